@@ -1,0 +1,17 @@
+//! Reads checkpoints of the Qwen3.5/3.6 hybrid family and refuses everything that is not one.
+//!
+//! The one idea: after [`Checkpoint::open`] returns, every weight the model needs is present under
+//! one canonical name, with a shape and format that were checked against the configuration, and
+//! every byte range lies inside its file. Nothing behind this crate validates files again.
+//!
+//! What it deliberately lacks: devices, tokens, and arithmetic on weights other than widening
+//! small vectors to `f32`.
+#![forbid(unsafe_code)]
+
+pub mod checkpoint;
+pub mod config;
+mod error;
+pub mod manifest;
+
+pub use checkpoint::{Checkpoint, MatrixPart};
+pub use error::CheckpointError;

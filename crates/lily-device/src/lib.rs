@@ -1,0 +1,137 @@
+//! The boundary between the engine and the machines that run plans.
+//!
+//! The one idea: the cut is the plan, not the operation. A device loads weights once, prepares
+//! validated plans once, and replays them; calls are coarse, so dynamic dispatch is free.
+//!
+//! Who validates: `lily-checkpoint` has checked every weight, `lily-plan` every shape, range and
+//! hazard; a device that still meets a contradiction may panic with the step's name. [`DeviceError`]
+//! is only for what the caller could not foresee.
+//!
+//! What it deliberately lacks: any one device's words.
+#![forbid(unsafe_code)]
+
+use std::any::Any;
+
+use lily_checkpoint::Checkpoint;
+use lily_plan::valid::ValidPlan;
+
+/// What a device is, for logs and reports.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DeviceFacts {
+    /// `cpu`, `metal` or `cuda`.
+    pub kind: &'static str,
+    /// Instruction set or chip, for example `AVX2`.
+    pub name: String,
+    /// Worker threads or compute units.
+    pub parallelism: usize,
+}
+
+/// Bytes loaded so far, called from any thread.
+pub trait Progress: Sync {
+    /// `done` of `total` bytes are in device memory.
+    fn advance(&self, done: u64, total: u64);
+}
+
+/// Reports nothing.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NoProgress;
+
+impl Progress for NoProgress {
+    fn advance(&self, _done: u64, _total: u64) {}
+}
+
+/// A machine.
+pub trait Device: Send + Sync {
+    /// What it is.
+    fn facts(&self) -> DeviceFacts;
+
+    /// Copies all weights of the checkpoint's manifest into device memory.
+    ///
+    /// # Errors
+    /// [`DeviceError::Read`] when a file fails, [`DeviceError::Memory`] when memory runs out.
+    fn load(
+        &self,
+        checkpoint: &Checkpoint,
+        progress: &dyn Progress,
+    ) -> Result<Box<dyn LoadedModel>, DeviceError>;
+}
+
+/// Index of a prepared plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct PlanId(pub usize);
+
+/// Weights in device memory and the plans prepared for them.
+pub trait LoadedModel: Send + Sync {
+    /// Resolves a plan's weights by name and reserves its scratch memory; plans share one arena.
+    ///
+    /// # Errors
+    /// [`DeviceError::Memory`] when memory runs out.
+    fn prepare(&mut self, plan: ValidPlan) -> Result<PlanId, DeviceError>;
+
+    /// Allocates zeroed session buffers (KV cache and recurrent state) of all prepared plans.
+    ///
+    /// # Errors
+    /// [`DeviceError::Memory`] when memory runs out.
+    fn new_sequence(&self) -> Result<Box<dyn Sequence>, DeviceError>;
+
+    /// Runs one prepared plan over `tokens` (1 ..= the plan's rows) whose first position is
+    /// `position`, and fills `logits` with `vocab` values per logits row (one row, or one per token
+    /// for score plans). Calls on one model are serialised by the device.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when the device failed; the sequence must then be dropped.
+    fn run(
+        &self,
+        plan: PlanId,
+        sequence: &mut dyn Sequence,
+        tokens: &[u32],
+        position: usize,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), DeviceError>;
+
+    /// Bytes of weights in device memory.
+    fn weight_bytes(&self) -> u64;
+}
+
+/// The session buffers of one token timeline, made by [`LoadedModel::new_sequence`].
+pub trait Sequence: Send {
+    /// Back to the empty context: recurrent state and KV cache count as zeroed.
+    fn reset(&mut self);
+    /// Bytes held.
+    fn bytes(&self) -> u64;
+    /// For the device that made it.
+    fn as_any_mut(&mut self) -> &mut dyn Any;
+}
+
+/// What a caller could not foresee.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum DeviceError {
+    /// A weight could not be read.
+    #[error("cannot read weight {name}")]
+    Read {
+        /// Canonical name.
+        name: String,
+        /// Cause.
+        #[source]
+        source: lily_checkpoint::CheckpointError,
+    },
+    /// Memory ran out.
+    #[error("not enough memory for {what}: {bytes} bytes")]
+    Memory {
+        /// What was to be allocated.
+        what: String,
+        /// Size in bytes.
+        bytes: u64,
+    },
+    /// The device stopped working.
+    #[error("the {device} device failed at step {step}: {message}")]
+    Lost {
+        /// Device kind.
+        device: &'static str,
+        /// Step name.
+        step: String,
+        /// What it reported.
+        message: String,
+    },
+}

@@ -1,0 +1,13 @@
+//! A forward pass as data.
+//!
+//! The one idea: what runs, what it reads and what it writes are facts that exist before anything
+//! runs. Byte ranges give hazards, hazards give a dependency graph, the graph gives stages; a device
+//! only replays what was validated here.
+//!
+//! What it deliberately lacks: device APIs, weights' bytes, tokens.
+#![forbid(unsafe_code)]
+
+pub mod buffer;
+pub mod op;
+pub mod plan;
+pub mod valid;
