@@ -1,0 +1,172 @@
+//! Tokens, one at a time.
+
+use crate::cancel::CancelToken;
+use crate::error::EngineError;
+use crate::logprobs::{MAX_TOP_LOGPROBS, TokenLogprobs};
+use crate::sampling::SamplingParams;
+use crate::session::{Session, require_finite};
+
+/// What to generate; [`Engine::default_options`](crate::Engine::default_options) is where to start.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GenerateOptions {
+    /// How tokens are chosen.
+    pub sampling: SamplingParams,
+    /// Tokens at most; `None`: up to the end of the context. 0 only runs the prompt.
+    pub max_tokens: Option<usize>,
+    /// Tokens that end the generation and are not given out.
+    pub stop_tokens: Vec<u32>,
+    /// `Some(n)`: each token comes with its log-probability and those of the `n` most probable
+    /// tokens, at most [`MAX_TOP_LOGPROBS`].
+    pub logprobs: Option<usize>,
+}
+
+/// Why a generation ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum FinishReason {
+    /// A stop token was chosen.
+    Stop,
+    /// `max_tokens` were given or the context is full.
+    Length,
+    /// The cancel token was set.
+    Cancelled,
+}
+
+/// One generated token.
+#[derive(Clone, Debug, PartialEq)]
+pub struct GeneratedToken {
+    /// The token.
+    pub id: u32,
+    /// When asked for.
+    pub logprobs: Option<TokenLogprobs>,
+}
+
+/// A generation in progress, made by [`Session::generate`].
+pub struct Generation<'s> {
+    session: &'s mut Session,
+    options: GenerateOptions,
+    cancel: CancelToken,
+    on_prefill: Option<PrefillHook<'s>>,
+    /// What has to run before the next token can be chosen.
+    input: Vec<u32>,
+    n_generated: usize,
+    finish: Option<FinishReason>,
+    failed: bool,
+}
+
+type PrefillHook<'s> = Box<dyn FnMut(usize, usize) + Send + 's>;
+
+impl<'s> Generation<'s> {
+    pub(crate) fn new(
+        session: &'s mut Session,
+        prompt: &[u32],
+        options: GenerateOptions,
+        cancel: CancelToken,
+    ) -> Result<Self, EngineError> {
+        options.sampling.validate(session.shared().token_limit)?;
+        if let Some(found) = options.logprobs.filter(|&n| n > MAX_TOP_LOGPROBS) {
+            return Err(EngineError::TooManyLogprobs { found, max: MAX_TOP_LOGPROBS });
+        }
+        let input = session.checked_input(prompt)?;
+        Ok(Generation {
+            session,
+            options,
+            cancel,
+            on_prefill: None,
+            input,
+            n_generated: 0,
+            finish: None,
+            failed: false,
+        })
+    }
+
+    /// Calls `hook(done, total)` after each chunk of the prompt.
+    #[must_use]
+    pub fn on_prefill(mut self, hook: impl FnMut(usize, usize) + Send + 's) -> Self {
+        self.on_prefill = Some(Box::new(hook));
+        self
+    }
+
+    /// The next token; `None` once the generation has ended, see [`Generation::finish_reason`].
+    ///
+    /// # Errors
+    /// [`EngineError::NonFiniteLogits`] and [`EngineError::Device`]; the generation has then ended.
+    pub fn next_token(&mut self) -> Result<Option<GeneratedToken>, EngineError> {
+        if self.finish.is_some() || self.failed {
+            return Ok(None);
+        }
+        let result = self.step();
+        self.failed = result.is_err();
+        result
+    }
+
+    /// Why the generation ended; `None` while it goes on or after an error. Known together with the
+    /// last token when that reaches a limit.
+    pub fn finish_reason(&self) -> Option<FinishReason> {
+        self.finish
+    }
+
+    /// Tokens given so far.
+    pub fn n_generated(&self) -> usize {
+        self.n_generated
+    }
+
+    fn step(&mut self) -> Result<Option<GeneratedToken>, EngineError> {
+        if !self.run_input()? {
+            self.finish = Some(FinishReason::Cancelled);
+            return Ok(None);
+        }
+        if self.limit_reached() {
+            self.finish = Some(FinishReason::Length);
+            return Ok(None);
+        }
+        let position = self.session.position() - 1;
+        let logits = self.session.logits_mut();
+        require_finite(logits, position)?;
+        let id = 0;
+        if self.options.stop_tokens.contains(&id) {
+            self.finish = Some(FinishReason::Stop);
+            return Ok(None);
+        }
+        self.session.push(id);
+        self.input.push(id);
+        self.n_generated += 1;
+        if self.limit_reached() {
+            self.finish = Some(FinishReason::Length);
+        }
+        Ok(Some(GeneratedToken { id, logprobs: None }))
+    }
+
+    /// Runs the input in chunks; `false` when cancelled before its end.
+    fn run_input(&mut self) -> Result<bool, EngineError> {
+        let input = std::mem::take(&mut self.input);
+        let mut done = 0;
+        for chunk in input.chunks(self.session.shared().plans.prefill.1) {
+            if self.cancel.is_cancelled() {
+                return Ok(false);
+            }
+            self.session.advance(chunk)?;
+            done += chunk.len();
+            if self.n_generated == 0
+                && let Some(hook) = &mut self.on_prefill
+            {
+                hook(done, input.len());
+            }
+        }
+        Ok(true)
+    }
+
+    fn limit_reached(&self) -> bool {
+        self.session.position() >= self.session.shared().context
+            || self.options.max_tokens.is_some_and(|max| self.n_generated >= max)
+    }
+}
+
+impl std::fmt::Debug for Generation<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Generation")
+            .field("session", &self.session)
+            .field("n_generated", &self.n_generated)
+            .field("finish", &self.finish)
+            .finish_non_exhaustive()
+    }
+}
