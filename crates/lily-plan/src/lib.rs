@@ -7,7 +7,16 @@
 //! What it deliberately lacks: device APIs, weights' bytes, tokens.
 #![forbid(unsafe_code)]
 
+pub mod access;
 pub mod buffer;
+mod check;
+mod error;
+pub mod hazard;
+mod memory;
 pub mod op;
 pub mod plan;
+mod stage;
 pub mod valid;
+
+pub use error::PlanError;
+pub use valid::ValidPlan;
