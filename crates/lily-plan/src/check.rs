@@ -44,7 +44,12 @@ fn distinct<'a>(
 
 fn ports(plan: &Plan) -> Result<(), PlanError> {
     let rows = plan.rows as u64;
-    let check = |port, id: crate::buffer::BufferId, class, elem, expected: &str, fits: &dyn Fn(u64) -> bool| {
+    let check = |port,
+                 id: crate::buffer::BufferId,
+                 class,
+                 elem,
+                 expected: &str,
+                 fits: &dyn Fn(u64) -> bool| {
         let found = plan.buffers.get(id.0 as usize);
         if found.is_some_and(|b| b.class == class && b.elem == elem && fits(b.len)) {
             return Ok(());

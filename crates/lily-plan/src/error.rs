@@ -71,7 +71,9 @@ pub enum PlanError {
         size: u64,
     },
     /// A region does not start at an element.
-    #[error("step {step}: {operand}: starts at byte {start} of {buffer}, expected a multiple of {expected}")]
+    #[error(
+        "step {step}: {operand}: starts at byte {start} of {buffer}, expected a multiple of {expected}"
+    )]
     Misaligned {
         /// Step name.
         step: String,

@@ -84,7 +84,13 @@ impl PlanBuilder {
         PlanBuilder { buffers: Vec::new(), weights: Vec::new(), steps: Vec::new() }
     }
     /// Adds a buffer and returns a region that covers it.
-    pub fn buffer(&mut self, name: impl Into<String>, elem: Elem, len: u64, class: BufferClass) -> Region {
+    pub fn buffer(
+        &mut self,
+        name: impl Into<String>,
+        elem: Elem,
+        len: u64,
+        class: BufferClass,
+    ) -> Region {
         let id = BufferId(u32::try_from(self.buffers.len()).expect("fewer than 2^32 buffers"));
         let buffer = Buffer { name: name.into(), elem, len, class };
         let bytes = 0..buffer.bytes();

@@ -1,0 +1,300 @@
+//! From configuration and manifest to a plan.
+
+use std::collections::{HashMap, HashSet};
+
+use lily_checkpoint::config::{LayerKind, ModelConfig};
+use lily_checkpoint::manifest::{Manifest, MatrixShape, WeightInfo, WeightShape};
+use lily_plan::buffer::{BufferClass, BufferId, Elem, Region, WeightDecl, WeightId};
+use lily_plan::op::{Add, Embed, Linear, Op, RmsNorm};
+use lily_plan::plan::{Phase, Plan, PlanBuilder, Ports};
+
+use crate::error::ModelError;
+use crate::fusions::Fusions;
+use crate::rope::{Rope, rope};
+use crate::{attention, gated_delta, head, mlp};
+
+/// What to build.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BuildOptions {
+    /// What the plan is for.
+    pub phase: Phase,
+    /// Most tokens of one run; 1 for decode.
+    pub rows: usize,
+    /// Tokens the KV cache holds.
+    pub capacity: usize,
+    /// Element type of the KV cache: `F32` or `Bf16`.
+    pub kv: Elem,
+    /// Fusions to use.
+    pub fusions: Fusions,
+}
+
+/// Builds the plan of one phase.
+///
+/// Session buffers (KV cache, recurrent state) have the same names in all plans of one model.
+///
+/// # Errors
+/// [`ModelError::Field`] for impossible options or configurations; [`ModelError::MissingWeight`],
+/// [`ModelError::WeightShape`] and [`ModelError::UnusedWeight`] where the manifest does not fit the
+/// configuration.
+pub fn build(
+    config: &ModelConfig,
+    manifest: &Manifest,
+    options: &BuildOptions,
+) -> Result<Plan, ModelError> {
+    check(config, options)?;
+    let mut b = Builder::new(config, manifest, options);
+    let x = embed(&mut b)?;
+    for (layer, kind) in config.layers.iter().enumerate() {
+        let path = format!("layers.{layer}");
+        match kind {
+            LayerKind::LinearAttention => gated_delta::layer(&mut b, &path, &x)?,
+            LayerKind::FullAttention => attention::layer(&mut b, &path, &x)?,
+        }
+        mlp::layer(&mut b, &path, &x)?;
+    }
+    let logits = head::head(&mut b, &x)?;
+    b.finish(logits)
+}
+
+fn check(config: &ModelConfig, options: &BuildOptions) -> Result<(), ModelError> {
+    let refuse = |field, expected: &str, found: &dyn std::fmt::Debug| {
+        Err(ModelError::Field { field, expected: expected.to_owned(), found: format!("{found:?}") })
+    };
+    if config.layers.is_empty() {
+        return refuse("layers", "at least 1", &0);
+    }
+    let rotary_dim = config.rope.rotary_dim;
+    if !rotary_dim.is_multiple_of(2) || rotary_dim > config.head_dim {
+        return refuse("rotary_dim", "even and at most head_dim", &rotary_dim);
+    }
+    if options.rows == 0 || (options.phase == Phase::Decode && options.rows != 1) {
+        let expected = if options.rows == 0 { "at least 1" } else { "1 for decode" };
+        return refuse("rows", expected, &options.rows);
+    }
+    if options.capacity < options.rows {
+        return refuse("capacity", "at least the rows", &options.capacity);
+    }
+    if !matches!(options.kv, Elem::F32 | Elem::Bf16) {
+        return refuse("kv", "F32 or Bf16", &options.kv);
+    }
+    Ok(())
+}
+
+/// The residual stream, filled from the embedding.
+fn embed(b: &mut Builder<'_>) -> Result<Region, ModelError> {
+    let (rows, dim) = (b.rows, b.config.hidden_size);
+    let x = b.scratch("x", rows, dim);
+    let table = b.matrix("embed_tokens", b.config.vocab_size, dim)?;
+    let op = Embed { tokens: b.tokens.clone(), table, out: x.clone(), rows, dim };
+    b.push("embed", Op::Embed(op));
+    Ok(x)
+}
+
+/// A recording in progress.
+pub(crate) struct Builder<'a> {
+    pub(crate) config: &'a ModelConfig,
+    pub(crate) options: &'a BuildOptions,
+    pub(crate) rows: usize,
+    pub(crate) rope: Rope,
+    pub(crate) control: Region,
+    tokens: Region,
+    manifest: &'a Manifest,
+    by_name: HashMap<&'a str, &'a WeightInfo>,
+    used: HashSet<String>,
+    plan: PlanBuilder,
+}
+
+impl<'a> Builder<'a> {
+    fn new(config: &'a ModelConfig, manifest: &'a Manifest, options: &'a BuildOptions) -> Self {
+        let mut plan = PlanBuilder::new();
+        let rows = options.rows as u64;
+        let control = plan.buffer("control", Elem::U32, 2, BufferClass::Input);
+        let tokens = plan.buffer("tokens", Elem::U32, rows, BufferClass::Input);
+        Builder {
+            config,
+            options,
+            rows: options.rows,
+            rope: rope(&config.rope),
+            control,
+            tokens,
+            manifest,
+            by_name: manifest.weights().iter().map(|w| (w.name.as_str(), w)).collect(),
+            used: HashSet::new(),
+            plan,
+        }
+    }
+
+    /// Ends the recording; every weight of the manifest must have found its use.
+    fn finish(self, logits: BufferId) -> Result<Plan, ModelError> {
+        if let Some(w) = self.manifest.weights().iter().find(|w| !self.used.contains(&w.name)) {
+            return Err(ModelError::UnusedWeight {
+                name: w.name.clone(),
+                model_type: self.config.model_type.clone(),
+                n_layers: self.config.layers.len(),
+            });
+        }
+        let ports = Ports { control: self.control.buffer, tokens: self.tokens.buffer, logits };
+        let BuildOptions { phase, rows, capacity, .. } = *self.options;
+        Ok(self.plan.finish(phase, rows, capacity, ports))
+    }
+
+    pub(crate) fn push(&mut self, name: impl Into<String>, op: Op) {
+        self.plan.push(name, op);
+    }
+
+    /// A buffer of `rows * dim` elements; sizes saturate and are then refused by the validator.
+    pub(crate) fn buffer(
+        &mut self,
+        name: impl Into<String>,
+        elem: Elem,
+        shape: &[usize],
+        class: BufferClass,
+    ) -> Region {
+        // The builder multiplies by the element size.
+        let most = u64::MAX / elem.bytes();
+        let len = shape.iter().fold(1u64, |n, &d| n.saturating_mul(d as u64));
+        self.plan.buffer(name, elem, len.min(most), class)
+    }
+    /// `F32[rows, dim]` that lives within the run.
+    pub(crate) fn scratch(&mut self, name: impl Into<String>, rows: usize, dim: usize) -> Region {
+        self.buffer(name, Elem::F32, &[rows, dim], BufferClass::Scratch)
+    }
+
+    pub(crate) fn matrix(
+        &mut self,
+        name: &str,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
+        self.expert_matrix(name, 1, rows, cols)
+    }
+    pub(crate) fn expert_matrix(
+        &mut self,
+        name: &str,
+        n_experts: usize,
+        rows: usize,
+        cols: usize,
+    ) -> Result<WeightId, ModelError> {
+        let fits = |shape: &WeightShape| {
+            matches!(shape, WeightShape::Matrix(m)
+                if (m.n_experts, m.rows, m.cols) == (n_experts, rows, cols))
+        };
+        let expected = describe_matrix(n_experts, rows, cols);
+        self.weight(name, fits, expected, (n_experts, rows, cols))
+    }
+    pub(crate) fn vector(&mut self, name: &str, len: usize) -> Result<WeightId, ModelError> {
+        let fits =
+            |shape: &WeightShape| matches!(shape, WeightShape::Vector { len: l, .. } if *l == len);
+        self.weight(name, fits, format!("vector [{len}]"), (1, len, 1))
+    }
+    pub(crate) fn conv(
+        &mut self,
+        name: &str,
+        channels: usize,
+        width: usize,
+    ) -> Result<WeightId, ModelError> {
+        let fits = |shape: &WeightShape| {
+            matches!(shape, WeightShape::Conv { channels: c, width: w, .. }
+                if (*c, *w) == (channels, width))
+        };
+        self.weight(name, fits, format!("conv [{channels}, {width}]"), (1, channels, width))
+    }
+
+    fn weight(
+        &mut self,
+        name: &str,
+        fits: impl FnOnce(&WeightShape) -> bool,
+        expected: String,
+        (n_experts, rows, cols): (usize, usize, usize),
+    ) -> Result<WeightId, ModelError> {
+        let Some(info) = self.by_name.get(name) else {
+            return Err(ModelError::MissingWeight { name: name.to_owned() });
+        };
+        if !fits(&info.shape) {
+            let (name, found) = (name.to_owned(), describe(&info.shape));
+            return Err(ModelError::WeightShape { name, expected, found });
+        }
+        self.used.insert(name.to_owned());
+        let (name, bytes) = (name.to_owned(), info.shape.bytes());
+        Ok(self.plan.weight(WeightDecl { name, n_experts, rows, cols, bytes }))
+    }
+
+    /// `out = rmsnorm(x)` into fresh scratch.
+    pub(crate) fn norm(
+        &mut self,
+        step: &str,
+        weight: &str,
+        x: &Region,
+        rows: usize,
+    ) -> Result<Region, ModelError> {
+        let (dim, eps) = (self.config.hidden_size, self.config.rms_norm_eps);
+        let weight = self.vector(weight, dim)?;
+        let out = self.scratch(step, rows, dim);
+        self.push(
+            step,
+            Op::RmsNorm(RmsNorm { x: x.clone(), weight, out: out.clone(), rows, dim, eps }),
+        );
+        Ok(out)
+    }
+
+    /// `out = x Wᵀ` into fresh scratch; step, buffer and weight are called alike.
+    pub(crate) fn project(
+        &mut self,
+        weight: &str,
+        x: &Region,
+        n: usize,
+        k: usize,
+    ) -> Result<Region, ModelError> {
+        let out = self.scratch(weight, self.rows, n);
+        self.linear(weight, x, out.clone(), (n, k), false)?;
+        Ok(out)
+    }
+
+    /// `x += y Wᵀ`: one step, or two where the residual fusion is off.
+    pub(crate) fn project_residual(
+        &mut self,
+        weight: &str,
+        y: &Region,
+        x: &Region,
+        k: usize,
+    ) -> Result<(), ModelError> {
+        let (rows, dim) = (self.rows, self.config.hidden_size);
+        if self.options.fusions.residual {
+            return self.linear(weight, y, x.clone(), (dim, k), true);
+        }
+        let out = self.project(weight, y, dim, k)?;
+        self.push(format!("{weight}.residual"), Op::Add(Add { x: x.clone(), y: out, rows, dim }));
+        Ok(())
+    }
+
+    fn linear(
+        &mut self,
+        weight: &str,
+        x: &Region,
+        out: Region,
+        (n, k): (usize, usize),
+        accumulate: bool,
+    ) -> Result<(), ModelError> {
+        let id = self.matrix(weight, n, k)?;
+        let (x, rows) = (x.clone(), self.rows);
+        self.push(weight, Op::Linear(Linear { x, weight: id, out, rows, n, k, accumulate }));
+        Ok(())
+    }
+}
+
+fn describe(shape: &WeightShape) -> String {
+    match *shape {
+        WeightShape::Matrix(MatrixShape { n_experts, rows, cols, .. }) => {
+            describe_matrix(n_experts, rows, cols)
+        }
+        WeightShape::Vector { len, .. } => format!("vector [{len}]"),
+        WeightShape::Conv { channels, width, .. } => format!("conv [{channels}, {width}]"),
+    }
+}
+
+fn describe_matrix(n_experts: usize, rows: usize, cols: usize) -> String {
+    match n_experts {
+        1 => format!("matrix [{rows}, {cols}]"),
+        _ => format!("{n_experts} matrices [{rows}, {cols}]"),
+    }
+}
