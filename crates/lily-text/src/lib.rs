@@ -1,1 +1,26 @@
-//! placeholder
+//! Everything between an API's messages and a model's token ids.
+//!
+//! One idea: text enters through [`normalise_messages`], [`ChatTemplate`] and
+//! [`Tokenizer`], and leaves through [`OutputParser`], and each of them decides
+//! once, for every caller, what the text means. Streaming and complete answers
+//! run through the same code.
+//!
+//! Deliberately absent: devices, models and sampling; HTTP and the shapes of
+//! API responses; images, audio and video; clocks (`strftime_now`), so that a
+//! prompt depends on nothing but the request.
+#![forbid(unsafe_code)]
+
+mod detokenizer;
+mod error;
+mod json_python;
+mod messages;
+mod parser;
+mod template;
+mod tokenizer;
+
+pub use detokenizer::Detokenizer;
+pub use error::TextError;
+pub use messages::normalise_messages;
+pub use parser::{OutputEvent, OutputParser, ParserOptions};
+pub use template::{ChatTemplate, RenderOptions};
+pub use tokenizer::Tokenizer;
