@@ -3,9 +3,20 @@
 use std::ops::Range;
 use std::path::Path;
 
+use half::{bf16, f16};
+
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::CheckpointError;
-use crate::manifest::Manifest;
+use crate::fields::CONFIG;
+use crate::layout::{Array, Layout, Location, Span, match_weights, row_bytes};
+use crate::manifest::{Dtype, Manifest, WeightShape};
+use crate::parse::{GENERATION, ParsedConfig, parse_config, parse_generation};
+use crate::quantization::Quantization;
+use crate::shards::Shards;
+use crate::source::{Blob, Source, is_plain_name};
+
+pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+const MAX_SIDE_FILE_BYTES: u64 = 512 << 20;
 
 /// Which stored array of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,9 +34,19 @@ pub enum MatrixPart {
 /// Readers take `&self` and may be called from many threads.
 #[derive(Debug)]
 pub struct Checkpoint {
+    source: Source,
     config: ModelConfig,
     generation: GenerationConfig,
     manifest: Manifest,
+    /// In the order of the manifest.
+    locations: Vec<Location>,
+    files: Vec<Blob>,
+    warnings: Vec<String>,
+}
+
+pub(crate) fn read_config(source: &Source, limit: u64) -> Result<ParsedConfig, CheckpointError> {
+    let missing = || CheckpointError::MissingFile { file: CONFIG.to_owned() };
+    parse_config(&source.read(CONFIG, limit)?.ok_or_else(missing)?)
 }
 
 impl Checkpoint {
@@ -33,16 +54,33 @@ impl Checkpoint {
     ///
     /// # Errors
     /// The first broken rule.
-    pub fn open(_dir: &Path) -> Result<Self, CheckpointError> {
-        todo!()
+    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::directory(dir)?)
     }
 
     /// Opens files that are in memory, by file name (the embedded demo model).
     ///
     /// # Errors
     /// As [`Checkpoint::open`].
-    pub fn from_memory(_files: Vec<(&'static str, &'static [u8])>) -> Result<Self, CheckpointError> {
-        todo!()
+    pub fn from_memory(files: Vec<(&'static str, &'static [u8])>) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::Memory(files))
+    }
+
+    fn from_source(source: Source) -> Result<Self, CheckpointError> {
+        let ParsedConfig { model: mut config, root } = read_config(&source, MAX_CONFIG_BYTES)?;
+        let quantization = Quantization::parse(&root)?;
+        let generation = match source.read(GENERATION, MAX_CONFIG_BYTES)? {
+            Some(bytes) => parse_generation(&bytes)?,
+            None => GenerationConfig::default(),
+        };
+        let mut shards = Shards::open(&source)?;
+        let Layout { manifest, locations, tied, warnings } =
+            match_weights(&config, &quantization, &mut shards)?;
+        config.tie_word_embeddings = tied;
+        let Shards { files, warnings: mut all_warnings, .. } = shards;
+        all_warnings.extend(warnings);
+        let warnings = all_warnings;
+        Ok(Checkpoint { source, config, generation, manifest, locations, files, warnings })
     }
 
     /// The configuration.
@@ -59,14 +97,18 @@ impl Checkpoint {
     }
     /// Things worth telling the user, one sentence each (for example an ignored index file).
     pub fn warnings(&self) -> &[String] {
-        &[]
+        &self.warnings
     }
     /// A side file such as `tokenizer.json`; `None` where it is missing.
     ///
     /// # Errors
-    /// [`CheckpointError::Io`] when it exists and cannot be read.
-    pub fn side_file(&self, _name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
-        todo!()
+    /// [`CheckpointError::Io`] when it exists and cannot be read, [`CheckpointError::FileTooLarge`]
+    /// above 512 MiB, [`CheckpointError::NotAFile`] for a folder or device.
+    pub fn side_file(&self, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+        if !is_plain_name(name) {
+            return Ok(None);
+        }
+        self.source.read(name, MAX_SIDE_FILE_BYTES)
     }
 
     /// Copies rows of one part of a matrix into `out`, row-major, little-endian as stored.
@@ -82,28 +124,92 @@ impl Checkpoint {
     /// When the name, part, expert, rows or buffer size contradict the manifest.
     pub fn read_rows(
         &self,
-        _name: &str,
-        _part: MatrixPart,
-        _expert: usize,
-        _rows: Range<usize>,
-        _out: &mut [u8],
+        name: &str,
+        part: MatrixPart,
+        expert: usize,
+        rows: Range<usize>,
+        out: &mut [u8],
     ) -> Result<(), CheckpointError> {
-        todo!()
+        let (shape, location) = self.weight(name);
+        let (WeightShape::Matrix(matrix), Location::Matrix { weight, affine }) = (shape, location)
+        else {
+            panic!("{name} is not a matrix");
+        };
+        let (weight_bytes, scale_bytes) = row_bytes(matrix.format, matrix.cols);
+        let (array, row_bytes): (&Array, usize) = match (part, affine) {
+            (MatrixPart::Weight, _) => (weight, weight_bytes),
+            (MatrixPart::Scales, Some((scales, _))) => (scales, scale_bytes),
+            (MatrixPart::Biases, Some((_, biases))) => (biases, scale_bytes),
+            (_, None) => panic!("{name} has no {part:?}"),
+        };
+        assert!(expert < matrix.n_experts, "{name} has no expert {expert}");
+        assert!(rows.start <= rows.end && rows.end <= matrix.rows, "{name} has no rows {rows:?}");
+        assert_eq!(out.len(), rows.len() * row_bytes, "buffer for rows {rows:?} of {name}");
+        let Span { file, offset } = array.expert(expert);
+        self.files[file].read_at(offset + (rows.start * row_bytes) as u64, out)
     }
 
     /// A vector widened to `f32`, norms with their effective weight.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn read_vector(&self, _name: &str) -> Result<Vec<f32>, CheckpointError> {
-        todo!()
+    ///
+    /// # Panics
+    /// When `name` is not a vector of the manifest.
+    pub fn read_vector(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {
+        let (WeightShape::Vector { len, dtype }, &Location::Vector { span, plus_one }) =
+            self.weight(name)
+        else {
+            panic!("{name} is not a vector");
+        };
+        let mut values = self.read_floats(span, len, dtype)?;
+        if plus_one {
+            for value in &mut values {
+                *value += 1.0;
+            }
+        }
+        Ok(values)
     }
 
     /// A convolution widened to `f32`: `[channels, width]`, whatever the layout on disk.
     ///
     /// # Errors
     /// [`CheckpointError::Io`].
-    pub fn read_conv(&self, _name: &str) -> Result<Vec<f32>, CheckpointError> {
-        todo!()
+    ///
+    /// # Panics
+    /// When `name` is not a convolution of the manifest.
+    pub fn read_conv(&self, name: &str) -> Result<Vec<f32>, CheckpointError> {
+        let (WeightShape::Conv { channels, width, dtype }, &Location::Conv { span }) =
+            self.weight(name)
+        else {
+            panic!("{name} is not a convolution");
+        };
+        self.read_floats(span, channels * width, dtype)
+    }
+
+    fn weight(&self, name: &str) -> (WeightShape, &Location) {
+        let position =
+            self.manifest.position(name).unwrap_or_else(|| panic!("no weight is called {name}"));
+        (self.manifest.weights()[position].shape, &self.locations[position])
+    }
+
+    fn read_floats(
+        &self,
+        span: Span,
+        len: usize,
+        dtype: Dtype,
+    ) -> Result<Vec<f32>, CheckpointError> {
+        let mut bytes = vec![0; len * dtype.bytes()];
+        self.files[span.file].read_at(span.offset, &mut bytes)?;
+        let halves = || bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+        Ok(match dtype {
+            Dtype::Bf16 => halves().map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+            Dtype::F16 => halves().map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+            Dtype::F32 => bytes
+                .chunks_exact(4)
+                .map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]]))
+                .collect(),
+            Dtype::U32 => unreachable!("vectors and convolutions are floats"),
+        })
     }
 }

@@ -10,8 +10,21 @@
 
 pub mod checkpoint;
 pub mod config;
+mod describe;
 mod error;
+mod expected;
+mod fields;
+mod json;
+mod layout;
 pub mod manifest;
+mod names;
+mod parse;
+mod quantization;
+mod rope;
+mod safetensors;
+mod shards;
+mod source;
 
 pub use checkpoint::{Checkpoint, MatrixPart};
+pub use describe::describe;
 pub use error::CheckpointError;

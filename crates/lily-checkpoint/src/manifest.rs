@@ -20,6 +20,8 @@
 //! Norm vectors carry the effective weight (the HF layout's `+ 1` is already added); `A_log` is the
 //! stored value.
 
+use std::collections::HashMap;
+
 /// Element type of stored numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Dtype {
@@ -141,12 +143,15 @@ pub struct WeightInfo {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     weights: Vec<WeightInfo>,
+    positions: HashMap<String, usize>,
 }
 
 impl Manifest {
     /// Collects weights; names must be distinct.
     pub fn new(weights: Vec<WeightInfo>) -> Self {
-        Manifest { weights }
+        let positions =
+            weights.iter().enumerate().map(|(position, w)| (w.name.clone(), position)).collect();
+        Manifest { weights, positions }
     }
     /// Every weight.
     pub fn weights(&self) -> &[WeightInfo] {
@@ -154,7 +159,11 @@ impl Manifest {
     }
     /// The weight of that canonical name.
     pub fn get(&self, name: &str) -> Option<&WeightInfo> {
-        self.weights.iter().find(|w| w.name == name)
+        self.position(name).map(|position| &self.weights[position])
+    }
+    /// Index into [`Manifest::weights`] of that canonical name.
+    pub fn position(&self, name: &str) -> Option<usize> {
+        self.positions.get(name).copied()
     }
     /// Sum of [`WeightShape::bytes`].
     pub fn bytes(&self) -> u64 {

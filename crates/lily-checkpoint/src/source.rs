@@ -1,0 +1,177 @@
+//! Where the files of a checkpoint come from: a directory or memory.
+
+use std::fs::File;
+use std::io::{Error, ErrorKind};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+
+use crate::error::CheckpointError;
+
+/// A flat set of named files.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Directory(PathBuf),
+    Memory(Vec<(&'static str, &'static [u8])>),
+}
+
+/// One open file.
+#[derive(Debug)]
+pub(crate) struct Blob {
+    name: String,
+    len: u64,
+    data: Data,
+}
+
+#[derive(Debug)]
+enum Data {
+    File(File),
+    Memory(&'static [u8]),
+}
+
+/// Whether `name` stays inside the directory.
+pub(crate) fn is_plain_name(name: &str) -> bool {
+    let mut components = Path::new(name).components();
+    matches!(components.next(), Some(std::path::Component::Normal(part)) if part == name)
+        && components.next().is_none()
+        && !name.contains('\0')
+}
+
+impl Source {
+    pub(crate) fn directory(path: &Path) -> Result<Self, CheckpointError> {
+        match std::fs::metadata(path) {
+            Ok(metadata) if metadata.is_dir() => Ok(Source::Directory(path.to_owned())),
+            Ok(_) => Err(CheckpointError::NotADirectory { path: path.display().to_string() }),
+            Err(source) => Err(CheckpointError::io(path.display().to_string(), source)),
+        }
+    }
+
+    /// For messages.
+    pub(crate) fn display(&self) -> String {
+        match self {
+            Source::Directory(path) => path.display().to_string(),
+            Source::Memory(_) => "the embedded files".to_owned(),
+        }
+    }
+
+    /// Names of all files, sorted.
+    pub(crate) fn list(&self) -> Result<Vec<String>, CheckpointError> {
+        let mut names = Vec::new();
+        match self {
+            Source::Memory(files) => names.extend(files.iter().map(|(name, _)| (*name).to_owned())),
+            Source::Directory(path) => {
+                let failed = |source| CheckpointError::io(path.display().to_string(), source);
+                for entry in std::fs::read_dir(path).map_err(failed)? {
+                    // A name that is not UTF-8 is none of ours.
+                    if let Ok(name) = entry.map_err(failed)?.file_name().into_string() {
+                        names.push(name);
+                    }
+                }
+            }
+        }
+        names.sort();
+        Ok(names)
+    }
+
+    /// Opens a regular file; `None` where it is missing.
+    pub(crate) fn open(&self, name: &str) -> Result<Option<Blob>, CheckpointError> {
+        let failed = |source| CheckpointError::io(name, source);
+        match self {
+            Source::Memory(files) => {
+                Ok(files.iter().find(|(n, _)| *n == name).map(|(_, bytes)| Blob {
+                    name: name.to_owned(),
+                    len: bytes.len() as u64,
+                    data: Data::Memory(bytes),
+                }))
+            }
+            Source::Directory(path) => {
+                let path = path.join(name);
+                // Asked before opening: opening a pipe would wait for its writer.
+                match std::fs::metadata(&path) {
+                    Ok(metadata) if metadata.is_file() => {}
+                    Ok(_) => return Err(CheckpointError::NotAFile { file: name.to_owned() }),
+                    Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
+                    Err(error) => return Err(failed(error)),
+                }
+                let file = File::open(&path).map_err(failed)?;
+                let len = file.metadata().map_err(failed)?.len();
+                Ok(Some(Blob { name: name.to_owned(), len, data: Data::File(file) }))
+            }
+        }
+    }
+
+    /// Reads a whole file; `None` where it is missing.
+    pub(crate) fn read(&self, name: &str, limit: u64) -> Result<Option<Vec<u8>>, CheckpointError> {
+        let Some(blob) = self.open(name)? else { return Ok(None) };
+        if blob.len > limit {
+            let file = name.to_owned();
+            return Err(CheckpointError::FileTooLarge { file, limit, found: blob.len });
+        }
+        let mut bytes = vec![0; blob.len as usize];
+        blob.read_at(0, &mut bytes)?;
+        Ok(Some(bytes))
+    }
+}
+
+impl Blob {
+    pub(crate) fn name(&self) -> &str {
+        &self.name
+    }
+
+    pub(crate) fn len(&self) -> u64 {
+        self.len
+    }
+
+    /// Fills `out` from byte `offset` on. Needs no alignment of either side.
+    pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
+        let result = match &self.data {
+            Data::File(file) => file.read_exact_at(out, offset),
+            Data::Memory(bytes) => usize::try_from(offset)
+                .ok()
+                .and_then(|start| bytes.get(start..)?.get(..out.len()))
+                .map(|found| out.copy_from_slice(found))
+                .ok_or_else(|| Error::from(ErrorKind::UnexpectedEof)),
+        };
+        result.map_err(|source| CheckpointError::io(&*self.name, source))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_plain_names_stay_inside() {
+        assert!(is_plain_name("model-00001-of-00004.safetensors"));
+        for name in ["", ".", "..", "/etc/passwd", "a/b", "../a", "a/", "./a", "a\0b"] {
+            assert!(!is_plain_name(name), "{name:?}");
+        }
+    }
+
+    #[test]
+    fn a_read_beyond_the_end_is_an_error() {
+        let source = Source::Memory(vec![("a", b"abc")]);
+        let blob = source.open("a").unwrap().unwrap();
+        let mut out = [0; 2];
+        blob.read_at(1, &mut out).unwrap();
+        assert_eq!(&out, b"bc");
+        assert!(blob.read_at(2, &mut out).is_err());
+        assert!(blob.read_at(u64::MAX, &mut out).is_err());
+        assert!(source.open("b").unwrap().is_none());
+    }
+
+    #[test]
+    fn a_folder_in_place_of_a_file_is_refused_by_name() {
+        let dir = tempfile::tempdir().unwrap();
+        std::fs::create_dir(dir.path().join("config.json")).unwrap();
+        let source = Source::directory(dir.path()).unwrap();
+        let error = source.read("config.json", 10).unwrap_err();
+        assert!(matches!(error, CheckpointError::NotAFile { file } if file == "config.json"));
+    }
+
+    #[test]
+    fn an_oversized_file_is_refused_before_it_is_read() {
+        let source = Source::Memory(vec![("config.json", b"{      }")]);
+        let error = source.read("config.json", 7).unwrap_err();
+        assert!(matches!(error, CheckpointError::FileTooLarge { limit: 7, found: 8, .. }));
+    }
+}
