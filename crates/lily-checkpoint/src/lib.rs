@@ -20,10 +20,12 @@ pub mod manifest;
 mod names;
 mod parse;
 mod quantization;
+pub mod random;
 mod rope;
 mod safetensors;
 mod shards;
 mod source;
+pub mod write;
 
 pub use checkpoint::{Checkpoint, MatrixPart};
 pub use describe::describe;
