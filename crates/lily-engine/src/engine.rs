@@ -3,15 +3,25 @@
 use std::sync::Arc;
 
 use lily_checkpoint::Checkpoint;
-use lily_checkpoint::config::ModelConfig;
-use lily_device::{Device, LoadedModel, PlanId, Progress};
-use lily_plan::buffer::Elem;
+use lily_checkpoint::config::{GenerationConfig, ModelConfig};
+use lily_checkpoint::manifest::Manifest;
+use lily_device::{Device, DeviceError, LoadedModel, PlanId, Progress};
+use lily_model::{BuildOptions, Fusions, MemoryEstimate, build, estimate_memory};
+use lily_plan::ValidPlan;
+use lily_plan::buffer::{BufferClass, Elem};
+use lily_plan::plan::Phase;
 
 use crate::error::EngineError;
 use crate::generation::GenerateOptions;
-use crate::memory::MemoryUse;
+use crate::memory::available_memory;
 use crate::sampling::SamplingParams;
 use crate::session::Session;
+
+/// Context where none is asked for, in tokens; the KV cache is reserved for all of it.
+const DEFAULT_CONTEXT: usize = 32_768;
+
+/// Rows of a score run: each needs scratch for a whole row of logits.
+const SCORE_ROWS: usize = 64;
 
 /// How a model is loaded.
 #[derive(Clone, Debug)]
@@ -22,6 +32,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// Element type of the KV cache: `F32` or `Bf16`.
     pub kv: Elem,
+    /// Fusions the plans use.
+    pub fusions: Fusions,
     /// Tokens that can be sampled (the tokenizer's size); padded vocabulary rows above it never are.
     /// `None`: all rows of the head.
     pub token_limit: Option<usize>,
@@ -37,6 +49,7 @@ impl Default for EngineOptions {
             context: None,
             prefill_chunk: 512,
             kv: Elem::F32,
+            fusions: Fusions::all(),
             token_limit: None,
             memory_limit: None,
             score: false,
@@ -59,7 +72,7 @@ pub(crate) struct Shared {
     pub(crate) token_limit: usize,
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) default_sampling: SamplingParams,
-    pub(crate) memory: MemoryUse,
+    pub(crate) memory: MemoryEstimate,
 }
 
 /// Prepared plans and the rows they were built for.
@@ -74,15 +87,65 @@ impl Engine {
     /// Checks that the model fits, loads its weights and prepares its plans.
     ///
     /// # Errors
-    /// [`EngineError::Options`] for an option out of range, [`EngineError::Memory`] before anything
-    /// is loaded when memory would not suffice, [`EngineError::Device`] when loading fails.
+    /// [`EngineError::Options`] for an option out of range, [`EngineError::Defaults`] for invalid
+    /// sampling defaults, [`EngineError::Model`] for weights that do not fit the configuration,
+    /// [`EngineError::Memory`] when memory would not suffice, all before anything is loaded;
+    /// [`EngineError::Device`] when loading fails.
     pub fn load(
-        _checkpoint: &Checkpoint,
-        _device: &dyn Device,
-        _options: EngineOptions,
-        _progress: &dyn Progress,
+        checkpoint: &Checkpoint,
+        device: &dyn Device,
+        options: EngineOptions,
+        progress: &dyn Progress,
     ) -> Result<Engine, EngineError> {
-        todo!("waits for lily_model::build")
+        let source = Source {
+            config: checkpoint.config(),
+            generation: checkpoint.generation(),
+            manifest: checkpoint.manifest(),
+        };
+        Engine::load_from(&source, &options, || device.load(checkpoint, progress))
+    }
+
+    /// [`Engine::load`] with the device's part as a function.
+    pub(crate) fn load_from(
+        source: &Source<'_>,
+        options: &EngineOptions,
+        load: impl FnOnce() -> Result<Box<dyn LoadedModel>, DeviceError>,
+    ) -> Result<Engine, EngineError> {
+        let context = context(source.config, options)?;
+        let token_limit = token_limit(source.config, options)?;
+        let default_sampling = SamplingParams::from_generation_config(source.generation);
+        default_sampling.validate(token_limit).map_err(EngineError::Defaults)?;
+
+        let rows = rows(options, context)?;
+        let plan = |phase, rows| source.plan(phase, rows, context, options);
+        let decode = plan(Phase::Decode, 1)?;
+        let prefill = plan(Phase::Prefill, rows)?;
+        let score_rows = SCORE_ROWS.min(context);
+        let score = options.score.then(|| plan(Phase::Score, score_rows)).transpose()?;
+        let memory = source.memory(rows, context, options, score.as_ref())?;
+        require_memory(&memory, options.memory_limit.or_else(available_memory))?;
+
+        let mut model = load()?;
+        let plans = Plans {
+            decode: model.prepare(decode)?,
+            prefill: (model.prepare(prefill)?, rows),
+            score: match score {
+                Some(plan) => Some((model.prepare(plan)?, score_rows)),
+                None => None,
+            },
+        };
+        Ok(Engine {
+            shared: Arc::new(Shared {
+                model,
+                plans,
+                config: source.config.clone(),
+                context,
+                token_limit,
+                stop_tokens: source.stop_tokens().to_vec(),
+                default_sampling,
+                memory,
+            }),
+        })
     }
 
     /// The model's configuration.
@@ -115,7 +178,7 @@ impl Engine {
         }
     }
     /// Memory of the model and one session.
-    pub fn memory(&self) -> MemoryUse {
+    pub fn memory(&self) -> MemoryEstimate {
         self.shared.memory
     }
 
@@ -135,5 +198,98 @@ impl std::fmt::Debug for Engine {
             .field("context", &self.shared.context)
             .field("memory", &self.shared.memory)
             .finish_non_exhaustive()
+    }
+}
+
+/// What a checkpoint says about its model.
+pub(crate) struct Source<'c> {
+    pub(crate) config: &'c ModelConfig,
+    pub(crate) generation: &'c GenerationConfig,
+    pub(crate) manifest: &'c Manifest,
+}
+
+impl Source<'_> {
+    fn plan(
+        &self,
+        phase: Phase,
+        rows: usize,
+        capacity: usize,
+        options: &EngineOptions,
+    ) -> Result<ValidPlan, EngineError> {
+        let EngineOptions { kv, fusions, .. } = *options;
+        let options = BuildOptions { phase, rows, capacity, kv, fusions };
+        Ok(ValidPlan::new(build(self.config, self.manifest, &options)?)?)
+    }
+
+    fn memory(
+        &self,
+        rows: usize,
+        context: usize,
+        options: &EngineOptions,
+        score: Option<&ValidPlan>,
+    ) -> Result<MemoryEstimate, EngineError> {
+        let EngineOptions { kv, fusions, .. } = *options;
+        let mut memory = estimate_memory(self.config, self.manifest, context, rows, kv, fusions)?;
+        if let Some(valid) = score {
+            let driving = |class| matches!(class, BufferClass::Input | BufferClass::Output);
+            let buffers = valid.plan().buffers.iter().filter(|b| driving(b.class));
+            let scratch = valid.arena_bytes() + buffers.map(|b| b.bytes()).sum::<u64>();
+            memory.scratch = memory.scratch.max(scratch);
+        }
+        Ok(memory)
+    }
+
+    fn stop_tokens(&self) -> &[u32] {
+        if self.generation.eos_token_ids.is_empty() {
+            &self.config.eos_token_ids
+        } else {
+            &self.generation.eos_token_ids
+        }
+    }
+}
+
+fn refuse<T>(
+    field: &'static str,
+    expected: impl Into<String>,
+    found: usize,
+) -> Result<T, EngineError> {
+    Err(EngineError::Options { field, expected: expected.into(), found: found.to_string() })
+}
+
+fn context(config: &ModelConfig, options: &EngineOptions) -> Result<usize, EngineError> {
+    let max = config.max_position_embeddings;
+    let context = options.context.unwrap_or(max.min(DEFAULT_CONTEXT));
+    if !(1..=max).contains(&context) {
+        return refuse("context", format!("between 1 and the model's {max}"), context);
+    }
+    Ok(context)
+}
+
+fn token_limit(config: &ModelConfig, options: &EngineOptions) -> Result<usize, EngineError> {
+    match options.token_limit {
+        Some(0) => refuse("token_limit", "at least 1", 0),
+        // A tokenizer may know more tokens than the model has rows.
+        limit => Ok(limit.unwrap_or(usize::MAX).min(config.vocab_size)),
+    }
+}
+
+/// Rows of a prefill run.
+fn rows(options: &EngineOptions, context: usize) -> Result<usize, EngineError> {
+    match options.prefill_chunk {
+        0 => refuse("prefill_chunk", "at least 1", 0),
+        rows => Ok(rows.min(context)),
+    }
+}
+
+fn require_memory(memory: &MemoryEstimate, available: Option<u64>) -> Result<(), EngineError> {
+    let need = memory.total();
+    match available {
+        Some(available) if need > available => Err(EngineError::Memory {
+            need,
+            available,
+            context: memory.context,
+            fitting_context: memory.max_context_for(available),
+        }),
+        _ => Ok(()),
     }
 }

@@ -1,6 +1,8 @@
 //! What can go wrong between a checkpoint and a token.
 
 use lily_device::DeviceError;
+use lily_model::ModelError;
+use lily_plan::PlanError;
 
 use crate::sampling::SamplingError;
 
@@ -90,6 +92,12 @@ pub enum EngineError {
     /// The device failed in an earlier call; only a new session can go on.
     #[error("the session was lost when its device failed")]
     SessionLost,
+    /// The checkpoint cannot become a plan.
+    #[error(transparent)]
+    Model(#[from] ModelError),
+    /// A plan that was built is not valid: a defect of lily.
+    #[error(transparent)]
+    Plan(#[from] PlanError),
     /// The device failed.
     #[error(transparent)]
     Device(#[from] DeviceError),

@@ -3,7 +3,7 @@
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::logprobs::{MAX_TOP_LOGPROBS, TokenLogprobs};
-use crate::sampling::SamplingParams;
+use crate::sampling::{Sampler, SamplingParams};
 use crate::session::{Session, require_finite};
 
 /// What to generate; [`Engine::default_options`](crate::Engine::default_options) is where to start.
@@ -43,7 +43,10 @@ pub struct GeneratedToken {
 /// A generation in progress, made by [`Session::generate`].
 pub struct Generation<'s> {
     session: &'s mut Session,
-    options: GenerateOptions,
+    sampler: Sampler,
+    max_tokens: Option<usize>,
+    stop_tokens: Vec<u32>,
+    logprobs: Option<usize>,
     cancel: CancelToken,
     on_prefill: Option<PrefillHook<'s>>,
     /// What has to run before the next token can be chosen.
@@ -62,14 +65,20 @@ impl<'s> Generation<'s> {
         options: GenerateOptions,
         cancel: CancelToken,
     ) -> Result<Self, EngineError> {
-        options.sampling.validate(session.shared().token_limit)?;
-        if let Some(found) = options.logprobs.filter(|&n| n > MAX_TOP_LOGPROBS) {
+        let GenerateOptions { sampling, max_tokens, stop_tokens, logprobs } = options;
+        if let Some(found) = logprobs.filter(|&n| n > MAX_TOP_LOGPROBS) {
             return Err(EngineError::TooManyLogprobs { found, max: MAX_TOP_LOGPROBS });
         }
+        let mut sampler = Sampler::new(sampling, session.shared().token_limit)?;
         let input = session.checked_input(prompt)?;
+        sampler.see(session.tokens());
+        sampler.see(prompt);
         Ok(Generation {
             session,
-            options,
+            sampler,
+            max_tokens,
+            stop_tokens,
+            logprobs,
             cancel,
             on_prefill: None,
             input,
@@ -122,18 +131,20 @@ impl<'s> Generation<'s> {
         let position = self.session.position() - 1;
         let logits = self.session.logits_mut();
         require_finite(logits, position)?;
-        let id = 0;
-        if self.options.stop_tokens.contains(&id) {
+        let id = self.sampler.sample(logits);
+        if self.stop_tokens.contains(&id) {
             self.finish = Some(FinishReason::Stop);
             return Ok(None);
         }
+        let possible = &logits[..self.sampler.token_limit()];
+        let logprobs = self.logprobs.map(|n| TokenLogprobs::new(possible, id, n));
         self.session.push(id);
         self.input.push(id);
         self.n_generated += 1;
         if self.limit_reached() {
             self.finish = Some(FinishReason::Length);
         }
-        Ok(Some(GeneratedToken { id, logprobs: None }))
+        Ok(Some(GeneratedToken { id, logprobs }))
     }
 
     /// Runs the input in chunks; `false` when cancelled before its end.
@@ -157,7 +168,7 @@ impl<'s> Generation<'s> {
 
     fn limit_reached(&self) -> bool {
         self.session.position() >= self.session.shared().context
-            || self.options.max_tokens.is_some_and(|max| self.n_generated >= max)
+            || self.max_tokens.is_some_and(|max| self.n_generated >= max)
     }
 }
 

@@ -16,12 +16,14 @@ mod logprobs;
 mod memory;
 pub mod sampling;
 mod session;
+#[cfg(test)]
+mod tests;
 
 pub use cancel::CancelToken;
 pub use engine::{Engine, EngineOptions};
 pub use error::EngineError;
 pub use generation::{FinishReason, GenerateOptions, GeneratedToken, Generation};
 pub use logprobs::{MAX_TOP_LOGPROBS, TokenLogprobs};
-pub use memory::{MemoryUse, available_memory};
+pub use memory::available_memory;
 pub use sampling::{SamplingError, SamplingParams};
 pub use session::Session;

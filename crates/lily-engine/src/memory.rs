@@ -1,24 +1,4 @@
-//! What a loaded model needs, and what the machine has.
-
-/// Memory of one loaded model with one session, in bytes.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct MemoryUse {
-    /// Weights.
-    pub weights: u64,
-    /// KV cache of one session at the engine's context.
-    pub kv: u64,
-    /// Recurrent and convolution state of one session.
-    pub state: u64,
-    /// Scratch arena shared by all plans, driving buffers included.
-    pub scratch: u64,
-}
-
-impl MemoryUse {
-    /// All of it.
-    pub fn total(&self) -> u64 {
-        self.weights.saturating_add(self.kv).saturating_add(self.state).saturating_add(self.scratch)
-    }
-}
+//! What the machine has.
 
 /// Memory that can be taken without swapping, in bytes; `None` where the system does not say.
 ///

@@ -1,0 +1,5 @@
+//! Engine, session and generation over a mock device: what runs when, and where the timeline ends.
+
+mod loading;
+mod mock;
+mod timeline;
