@@ -83,7 +83,13 @@ impl Executor {
     }
 
     /// Runs the stages in order.
-    pub(crate) fn run(&mut self, pool: &Pool, steps: &[PreparedStep], stages: &[Vec<usize>], run: &Run<'_>) {
+    pub(crate) fn run(
+        &mut self,
+        pool: &Pool,
+        steps: &[PreparedStep],
+        stages: &[Vec<usize>],
+        run: &Run<'_>,
+    ) {
         *self.blamed.get_mut() = usize::MAX;
         for stage in stages {
             if self.profile.is_none() {

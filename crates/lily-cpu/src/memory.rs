@@ -51,7 +51,8 @@ impl AlignedBytes {
 impl Drop for AlignedBytes {
     fn drop(&mut self) {
         if self.bytes != 0 {
-            let layout = Layout::from_size_align(self.bytes, ALIGN).expect("checked when allocated");
+            let layout =
+                Layout::from_size_align(self.bytes, ALIGN).expect("checked when allocated");
             // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed once.
             unsafe { dealloc(self.base.as_ptr(), layout) }
         }
@@ -131,7 +132,11 @@ impl<'a> Memory<'a> {
     ///
     /// # Safety
     /// Nobody else may read or write these elements while the slice lives.
-    pub(crate) unsafe fn write<T: Element>(&self, region: &Region, range: Range<usize>) -> &'a mut [T] {
+    pub(crate) unsafe fn write<T: Element>(
+        &self,
+        region: &Region,
+        range: Range<usize>,
+    ) -> &'a mut [T] {
         let first = self.locate::<T>(region, range.clone());
         // SAFETY: as in `read`, and the caller excludes every other access.
         unsafe { std::slice::from_raw_parts_mut(first, range.len()) }

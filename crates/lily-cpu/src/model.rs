@@ -52,19 +52,33 @@ struct PreparedPlan {
 
 impl std::fmt::Debug for CpuModel {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("CpuModel").field("isa", &self.isa).field("plans", &self.plans.len()).finish()
+        f.debug_struct("CpuModel")
+            .field("isa", &self.isa)
+            .field("plans", &self.plans.len())
+            .finish()
     }
 }
 
 impl CpuModel {
-    pub(crate) fn new(weights: WeightStore, isa: Isa, pool: Arc<Pool>) -> Result<Self, DeviceError> {
+    pub(crate) fn new(
+        weights: WeightStore,
+        isa: Isa,
+        pool: Arc<Pool>,
+    ) -> Result<Self, DeviceError> {
         let running = Running {
             executor: Executor::new(pool.threads()),
             arena: AlignedBytes::zeroed("scratch", 0)?,
             spans: Vec::new(),
         };
         let session = Arc::from(Vec::new());
-        Ok(CpuModel { weights, isa, pool, session, plans: Vec::new(), running: Mutex::new(running) })
+        Ok(CpuModel {
+            weights,
+            isa,
+            pool,
+            session,
+            plans: Vec::new(),
+            running: Mutex::new(running),
+        })
     }
 
     /// Starts or stops taking times by kind of operation; while on, steps of one stage do not
@@ -170,7 +184,11 @@ impl PreparedPlan {
                 Place::Arena(offset) => (arena, offset),
                 Place::Ports(offset) => (&self.ports, offset),
             };
-            assert!(offset + buffer.bytes() <= memory.len() as u64, "{} is placed outside", buffer.name);
+            assert!(
+                offset + buffer.bytes() <= memory.len() as u64,
+                "{} is placed outside",
+                buffer.name
+            );
             // The assertion keeps the offset inside the allocation.
             let base = memory.base().wrapping_add(offset as usize);
             spans.push(Span { base, bytes: buffer.bytes() });
@@ -191,7 +209,8 @@ impl PreparedPlan {
         let plan = self.plan.plan();
         let elements = plan.buffer(plan.ports.logits).len as usize;
         // One row for the last token, or one per row of the plan, of which `rows` were computed.
-        let per_row = if plan.phase == lily_plan::plan::Phase::Score { elements / plan.rows } else { 0 };
+        let per_row =
+            if plan.phase == lily_plan::plan::Phase::Score { elements / plan.rows } else { 0 };
         let active = if per_row == 0 { elements } else { per_row * rows };
         // SAFETY: all tasks have ended.
         let values = unsafe { memory.read::<f32>(&self.region(plan.ports.logits), 0..active) };
@@ -208,23 +227,25 @@ impl LoadedModel for CpuModel {
     fn prepare(&mut self, plan: ValidPlan) -> Result<PlanId, DeviceError> {
         let table = self.session_with(&plan);
         let weights = self.weights.of(plan.plan());
-        let steps = plan.plan().steps.iter().map(|step| {
-            Ok(PreparedStep::new(&step.name, &step.op, compile(&step.op, &weights)?))
-        });
+        let steps =
+            plan.plan().steps.iter().map(|step| {
+                Ok(PreparedStep::new(&step.name, &step.op, compile(&step.op, &weights)?))
+            });
         let steps = steps.collect::<Result<Vec<_>, DeviceError>>()?;
         let mut port_bytes = 0;
-        let places = plan.plan().buffers.iter().zip(plan.placements()).map(|(buffer, placement)| {
-            if is_session(buffer) {
-                let index = table.iter().position(|entry| entry.name == buffer.name);
-                return Place::Session(index.expect("added above"));
-            }
-            if let Some(placement) = placement {
-                return Place::Arena(placement.offset);
-            }
-            let offset = port_bytes;
-            port_bytes += buffer.bytes().next_multiple_of(ALIGN as u64);
-            Place::Ports(offset)
-        });
+        let places =
+            plan.plan().buffers.iter().zip(plan.placements()).map(|(buffer, placement)| {
+                if is_session(buffer) {
+                    let index = table.iter().position(|entry| entry.name == buffer.name);
+                    return Place::Session(index.expect("added above"));
+                }
+                if let Some(placement) = placement {
+                    return Place::Arena(placement.offset);
+                }
+                let offset = port_bytes;
+                port_bytes += buffer.bytes().next_multiple_of(ALIGN as u64);
+                Place::Ports(offset)
+            });
         let places = places.collect();
         let ports = AlignedBytes::zeroed("inputs and logits", port_bytes)?;
         let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);

@@ -135,10 +135,7 @@ impl Kernel for Attention {
         let memory = [Span { base: self.partials.base(), bytes: self.partials.len() as u64 }];
         // SAFETY: the allocation lives as long as `self` and is used by this step's tasks only.
         let memory = unsafe { Memory::new(&memory) };
-        let region = Region {
-            buffer: BufferId(0),
-            bytes: 0..self.partials.len() as u64,
-        };
+        let region = Region { buffer: BufferId(0), bytes: 0..self.partials.len() as u64 };
         let at = first + split * n;
         // SAFETY: each split of each head has its own partial result, read only after all splits of
         // that head are counted as finished.
@@ -211,7 +208,8 @@ impl Attention {
         block: &'a mut [f32],
     ) -> &'a [f32] {
         let (capacity, dim) = (self.op.capacity, self.op.head_dim);
-        let elements = (kv_head * capacity + keys.start) * dim..(kv_head * capacity + keys.end) * dim;
+        let elements =
+            (kv_head * capacity + keys.start) * dim..(kv_head * capacity + keys.end) * dim;
         if !self.bf16_cache {
             // SAFETY: an earlier stage appended; the plan's hazards exclude writers in this one.
             return unsafe { run.memory.read::<f32>(cache, elements) };
@@ -308,7 +306,8 @@ fn attend_block<A: Arithmetic>(
         }
         let mut block_sum = [0.0f32; 8];
         for scores in scores.chunks_exact_mut(queries) {
-            for ((s, base), sum) in scores[lane..lane + 8].iter_mut().zip(&base).zip(&mut block_sum) {
+            for ((s, base), sum) in scores[lane..lane + 8].iter_mut().zip(&base).zip(&mut block_sum)
+            {
                 *s = exp::<A>(*s - base);
                 *sum += *s;
             }
@@ -317,7 +316,9 @@ fn attend_block<A: Arithmetic>(
             max[lane + i] = block_max[i];
             sum[lane + i] = A::mul_add(sum[lane + i], correction[i], block_sum[i]);
             if correction[i] != 1.0 {
-                out[(lane + i) * dim..(lane + i + 1) * dim].iter_mut().for_each(|x| *x *= correction[i]);
+                out[(lane + i) * dim..(lane + i + 1) * dim]
+                    .iter_mut()
+                    .for_each(|x| *x *= correction[i]);
             }
         }
     }

@@ -11,7 +11,13 @@ use crate::matrix::{Matrix, Mode, OutRows, RowIndex, XRows};
 use crate::pool::SharedSlice;
 use crate::weights::Weights;
 
-fn matrix(weights: &Weights<'_>, id: WeightId, n_experts: usize, n: usize, k: usize) -> Arc<Matrix> {
+fn matrix(
+    weights: &Weights<'_>,
+    id: WeightId,
+    n_experts: usize,
+    n: usize,
+    k: usize,
+) -> Arc<Matrix> {
     let matrix = weights.matrix(id);
     let shape = matrix.shape();
     assert_eq!((shape.n_experts, shape.rows, shape.cols), (n_experts, n, k), "shape of {id:?}");
@@ -61,9 +67,8 @@ impl Kernel for Embed {
         // SAFETY: nothing writes the tokens in this stage.
         let tokens = unsafe { run.memory.read::<u32>(&op.tokens, rows.clone()) };
         // SAFETY: these rows are this task's own.
-        let out = unsafe {
-            run.memory.write::<f32>(&op.out, rows.start * op.dim..rows.end * op.dim)
-        };
+        let out =
+            unsafe { run.memory.write::<f32>(&op.out, rows.start * op.dim..rows.end * op.dim) };
         for (&token, out) in tokens.iter().zip(out.chunks_exact_mut(op.dim)) {
             self.table.row_to_f32(0, token as usize, out);
         }
@@ -147,7 +152,13 @@ struct Routing<'a> {
 }
 
 impl<'a> Routing<'a> {
-    fn read(run: &Run<'a>, offsets: &Region, order: &Region, n_experts: usize, top_k: usize) -> Self {
+    fn read(
+        run: &Run<'a>,
+        offsets: &Region,
+        order: &Region,
+        n_experts: usize,
+        top_k: usize,
+    ) -> Self {
         // SAFETY: an earlier stage wrote both; the plan's hazards exclude writers in this one.
         unsafe {
             Routing {
@@ -161,7 +172,9 @@ impl<'a> Routing<'a> {
     fn used(&self) -> impl Iterator<Item = (usize, &'a [u32])> {
         let (offsets, order) = (self.offsets, self.order);
         (0..offsets.len() - 1)
-            .map(move |expert| (expert, &order[offsets[expert] as usize..offsets[expert + 1] as usize]))
+            .map(move |expert| {
+                (expert, &order[offsets[expert] as usize..offsets[expert + 1] as usize])
+            })
             .filter(|(_, slots)| !slots.is_empty())
     }
 
@@ -253,8 +266,7 @@ impl Kernel for ExpertGatedLinear {
         let x = unsafe { run.memory.read::<f32>(&op.x, 0..run.active.rows * op.k) };
         let out_index = RowIndex::Listed { list: slots, divisor: 1 };
         // SAFETY: a slot has one expert, and tasks of one expert have disjoint tiles.
-        let out =
-            unsafe { out_rows(run, &op.out, run.active.rows * op.top_k, op.n, out_index) };
+        let out = unsafe { out_rows(run, &op.out, run.active.rows * op.top_k, op.n, out_index) };
         let x = XRows::new(x, op.k, RowIndex::Listed { list: slots, divisor: op.top_k as u32 });
         let tiles = tiles_of(&self.gate, per_task, piece);
         let scratch = &mut workspace.matrix;

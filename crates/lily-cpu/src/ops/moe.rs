@@ -264,7 +264,8 @@ mod tests {
     #[test]
     fn the_combination_adds_experts_and_the_gated_shared_expert_to_the_residual() {
         let (rows, top_k, dim) = (5, 3, 100);
-        let wave = |n: usize, step: f32| (0..n).map(|i| (i as f32 * step).sin()).collect::<Vec<_>>();
+        let wave =
+            |n: usize, step: f32| (0..n).map(|i| (i as f32 * step).sin()).collect::<Vec<_>>();
         for isa in Isa::available() {
             let mut bench = Bench::default();
             let (expert_out, weights) = (wave(rows * top_k * dim, 0.3), wave(rows * top_k, 0.9));
@@ -285,7 +286,8 @@ mod tests {
             for r in 0..rows - 1 {
                 let gate = 1.0 / (1.0 + (-f64::from(shared_gate[r])).exp());
                 for i in 0..dim {
-                    let mut want = f64::from(x[r * dim + i]) + gate * f64::from(shared_out[r * dim + i]);
+                    let mut want =
+                        f64::from(x[r * dim + i]) + gate * f64::from(shared_out[r * dim + i]);
                     for j in 0..top_k {
                         let slot = r * top_k + j;
                         want += f64::from(weights[slot]) * f64::from(expert_out[slot * dim + i]);

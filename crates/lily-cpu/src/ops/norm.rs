@@ -107,7 +107,10 @@ impl Kernel for GatedRmsNorm {
         // SAFETY: the plan's hazards exclude writers of `gate`, and `out` has heads of its own per
         // task.
         let (gate, out) = unsafe {
-            (run.memory.read(&op.gate, elements.clone()), run.memory.write(&op.out, elements.clone()))
+            (
+                run.memory.read(&op.gate, elements.clone()),
+                run.memory.write(&op.out, elements.clone()),
+            )
         };
         if op.x != op.out {
             // SAFETY: the plan's hazards exclude writers of `x`, which is not `out` here.
@@ -134,7 +137,8 @@ mod tests {
                 let mut out = vec![0.0; rows * dim];
                 rms_norm(isa, &x, &weight, 1e-6, &mut out);
                 for (x, out) in x.chunks(dim).zip(out.chunks(dim)) {
-                    let mean: f64 = x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / dim as f64;
+                    let mean: f64 =
+                        x.iter().map(|&x| f64::from(x).powi(2)).sum::<f64>() / dim as f64;
                     for ((x, w), out) in x.iter().zip(&weight).zip(out) {
                         let want = f64::from(*x) / (mean + 1e-6).sqrt() * f64::from(*w);
                         assert!((f64::from(*out) - want).abs() < 1e-5);
@@ -149,7 +153,8 @@ mod tests {
         for isa in Isa::available() {
             for sigmoid_gate in [false, true] {
                 let (rows, dim) = (5, 128);
-                let (x, gate, weight) = (wave(rows * dim, 0.31), wave(rows * dim, 0.7), wave(dim, 0.17));
+                let (x, gate, weight) =
+                    (wave(rows * dim, 0.31), wave(rows * dim, 0.7), wave(dim, 0.17));
                 let mut out = x.clone();
                 gated_rms_norm(isa, &gate, &weight, 1e-6, sigmoid_gate, &mut out);
                 for r in 0..rows {
@@ -158,7 +163,8 @@ mod tests {
                     for i in 0..dim {
                         let g = f64::from(gate[r * dim + i]);
                         let act = if sigmoid_gate { 1.0 } else { g } / (1.0 + (-g).exp());
-                        let want = f64::from(row[i]) / (mean + 1e-6).sqrt() * f64::from(weight[i]) * act;
+                        let want =
+                            f64::from(row[i]) / (mean + 1e-6).sqrt() * f64::from(weight[i]) * act;
                         assert!((f64::from(out[r * dim + i]) - want).abs() < 2e-5);
                     }
                 }

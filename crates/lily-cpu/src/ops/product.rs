@@ -140,18 +140,28 @@ mod tests {
     #[test]
     fn a_product_agrees_with_the_definition_for_all_tails_and_strides() {
         for isa in Isa::available() {
-            for (m, n, k) in [(1, 1, 1), (4, 16, 3), (9, 45, 7), (17, 8, 64), (8, 24, 0), (3, 7, 5)] {
+            for (m, n, k) in [(1, 1, 1), (4, 16, 3), (9, 45, 7), (17, 8, 64), (8, 24, 0), (3, 7, 5)]
+            {
                 for transposed in [false, true] {
                     let data: Vec<f32> = (0..m * k).map(|i| (i as f32).sin()).collect();
                     let (row, col) = if transposed { (1, m) } else { (k, 1) };
                     let b: Vec<f32> = (0..k * n).map(|i| (i as f32 * 0.37).cos()).collect();
                     let ldc = n + 3;
                     let mut c = vec![9.0; m * ldc];
-                    twice(isa, Dims { m, n, k }, Strided { data: &data, row, col }, &b, &mut c, ldc);
+                    twice(
+                        isa,
+                        Dims { m, n, k },
+                        Strided { data: &data, row, col },
+                        &b,
+                        &mut c,
+                        ldc,
+                    );
                     for i in 0..m {
                         for j in 0..n {
                             let want: f64 = (0..k)
-                                .map(|p| f64::from(data[i * row + p * col]) * f64::from(b[p * n + j]))
+                                .map(|p| {
+                                    f64::from(data[i * row + p * col]) * f64::from(b[p * n + j])
+                                })
                                 .sum();
                             assert!((f64::from(c[i * ldc + j]) - 2.0 * want).abs() < 1e-4);
                         }
@@ -166,7 +176,12 @@ mod tests {
     #[should_panic(expected = "assertion failed")]
     fn a_product_outside_of_its_operands_is_refused() {
         let a = Strided { data: &[1.0; 4], row: 2, col: 1 };
-        product::<Separate, false>(Dims { m: 2, n: 2, k: 3 }, a, (&[0.0; 6], 2), (&mut [0.0; 4], 2));
+        product::<Separate, false>(
+            Dims { m: 2, n: 2, k: 3 },
+            a,
+            (&[0.0; 6], 2),
+            (&mut [0.0; 4], 2),
+        );
     }
 
     #[test]

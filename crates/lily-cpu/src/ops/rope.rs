@@ -157,7 +157,8 @@ mod tests {
     fn queries_and_keys_are_normed_rotated_and_stored_at_their_positions() {
         let (rows, n_heads, n_kv_heads, capacity, position) = (3, 4, 2, 12, 7);
         for (dim, pairs) in [(64, 8), (256, 32)] {
-            let inv_freq: Vec<f32> = (0..pairs).map(|i| 1e4f32.powf(-(i as f32) / pairs as f32)).collect();
+            let inv_freq: Vec<f32> =
+                (0..pairs).map(|i| 1e4f32.powf(-(i as f32) / pairs as f32)).collect();
             let q_gate = wave(rows * n_heads * 2 * dim, 0.3);
             let (k, v) = (wave(rows * n_kv_heads * dim, 0.7), wave(rows * n_kv_heads * dim, 0.5));
             let (q_norm, k_norm) = (wave(dim, 0.11), wave(dim, 0.13));
@@ -197,13 +198,15 @@ mod tests {
                         assert!((f64::from(*got) - want).abs() < 1e-5);
                     }
                 }
-                let (k_cache, v_cache) = (bench.get_cache(&op.k_cache, bytes), bench.get_cache(&op.v_cache, bytes));
+                let (k_cache, v_cache) =
+                    (bench.get_cache(&op.k_cache, bytes), bench.get_cache(&op.v_cache, bytes));
                 let tolerance = if bytes == 2 { 0.02 } else { 1e-5 };
                 for row in 0..rows {
                     for h in 0..n_kv_heads {
                         let from = (row * n_kv_heads + h) * dim;
                         let to = (h * capacity + position + row) * dim;
-                        let want = reference(&k[from..from + dim], &k_norm, position + row, &inv_freq);
+                        let want =
+                            reference(&k[from..from + dim], &k_norm, position + row, &inv_freq);
                         for i in 0..dim {
                             assert!((f64::from(k_cache[to + i]) - want[i]).abs() < tolerance);
                             assert!((v_cache[to + i] - v[from + i]).abs() < tolerance as f32);

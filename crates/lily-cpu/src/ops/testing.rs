@@ -72,7 +72,13 @@ impl Bench {
     }
 
     /// Runs all tasks as `threads` threads would cut them.
-    pub(super) fn run_cut_for(&mut self, kernel: &dyn Kernel, isa: Isa, active: Active, threads: usize) {
+    pub(super) fn run_cut_for(
+        &mut self,
+        kernel: &dyn Kernel,
+        isa: Isa,
+        active: Active,
+        threads: usize,
+    ) {
         let spans: Vec<Span> = self
             .buffers
             .iter()

@@ -85,7 +85,14 @@ impl GatedDelta {
     }
 
     /// Fills the inputs of a block.
-    fn gather(&self, run: &Run<'_>, slice: Slice, first: usize, tokens: usize, block: &mut Block<'_>) {
+    fn gather(
+        &self,
+        run: &Run<'_>,
+        slice: Slice,
+        first: usize,
+        tokens: usize,
+        block: &mut Block<'_>,
+    ) {
         let dim = self.op.key_dim;
         let q_scale = (dim as f32).sqrt().recip();
         let mut sum = 0.0;
@@ -108,7 +115,12 @@ impl GatedDelta {
 }
 
 #[inline(always)]
-fn advance_block<A: Arithmetic>(tokens: usize, value_dim: usize, block: &mut Block<'_>, state: &mut [f32]) {
+fn advance_block<A: Arithmetic>(
+    tokens: usize,
+    value_dim: usize,
+    block: &mut Block<'_>,
+    state: &mut [f32],
+) {
     let key_dim = state.len() / value_dim;
     let Block { q, k, k_transposed, x, out, a, p, gamma, beta } = block;
     let rows = |data, cols| Strided { data, row: cols, col: 1 };

@@ -71,7 +71,8 @@ fn reference(inputs: &Inputs) -> (Vec<f64>, Vec<f64>) {
         for h in 0..value_heads {
             let key_head = h / (value_heads / key_heads);
             let unit = |first: usize| -> Vec<f64> {
-                let x: Vec<f64> = row[first..first + key_dim].iter().map(|&x| f64::from(x)).collect();
+                let x: Vec<f64> =
+                    row[first..first + key_dim].iter().map(|&x| f64::from(x)).collect();
                 let norm = (x.iter().map(|x| x * x).sum::<f64>() + 1e-6).sqrt();
                 x.iter().map(|x| x / norm).collect()
             };
