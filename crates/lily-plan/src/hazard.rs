@@ -58,7 +58,8 @@ impl Tracker {
             let Some((_, segment)) = self.segments.range_mut(..at).next_back() else { continue };
             if segment.end > at {
                 let mut rest = segment.clone();
-                rest.end = std::mem::replace(&mut segment.end, at).max(at);
+                rest.end = segment.end;
+                segment.end = at;
                 self.segments.insert(at, rest);
             }
         }

@@ -10,13 +10,17 @@
 pub mod access;
 pub mod buffer;
 mod check;
+pub mod dump;
 mod error;
 pub mod hazard;
 mod memory;
 pub mod op;
 pub mod plan;
 mod stage;
+pub mod stats;
 pub mod valid;
 
+pub use dump::dump;
 pub use error::PlanError;
+pub use stats::stats;
 pub use valid::ValidPlan;
