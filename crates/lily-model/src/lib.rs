@@ -1,7 +1,7 @@
 //! Turns a configuration and a manifest into plans.
 //!
 //! The one idea: an architecture is a function from (configuration, phase, rows) to a list of steps.
-//! One file per part of the model: [`attention`](self), gated delta, feed-forward, head. Every fusion
+//! One file per part of the model: attention, gated delta, feed-forward, head. Every fusion
 //! has an unfused twin behind a named switch of [`Fusions`].
 //!
 //! What it deliberately lacks: devices, weights' bytes, tokens, HTTP. It decides *what* runs in which

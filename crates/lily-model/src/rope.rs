@@ -45,3 +45,51 @@ pub(crate) fn rope(config: &RopeConfig) -> Rope {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn config(scaling: RopeScaling) -> RopeConfig {
+        RopeConfig { theta: 1e7, rotary_dim: 64, scaling }
+    }
+
+    fn yarn(factor: f64) -> RopeConfig {
+        let (original_max_position, beta_fast, beta_slow) = (262_144, 32.0, 1.0);
+        config(RopeScaling::Yarn { factor, original_max_position, beta_fast, beta_slow })
+    }
+
+    fn close(found: f32, expected: f64) -> bool {
+        (f64::from(found) - expected).abs() <= 1e-6 * expected
+    }
+
+    #[test]
+    fn plain_frequencies_fall_from_one_by_a_constant_ratio() {
+        let rope = rope(&config(RopeScaling::None));
+        assert_eq!((rope.inv_freq.len(), rope.inv_freq[0], rope.scale), (32, 1.0, 1.0));
+        let ratio = 1e7f64.powf(-1.0 / 32.0);
+        for (i, &f) in rope.inv_freq.iter().enumerate() {
+            assert!(close(f, ratio.powi(i as i32)), "{i}: {f}");
+        }
+    }
+
+    #[test]
+    fn yarn_keeps_fast_pairs_slows_slow_ones_and_ramps_between() {
+        let plain = rope(&config(RopeScaling::None)).inv_freq;
+        let yarn = rope(&yarn(4.0));
+        // Turns over 262,144 tokens: pair 14 makes 36, pair 15 makes 22, pair 21 makes 1.06 and
+        // pair 22 makes 0.64; so the ramp runs from 14 to 22.
+        for i in 0..32 {
+            let slow = ((i as f64 - 14.0) / 8.0).clamp(0.0, 1.0);
+            let expected = f64::from(plain[i]) * (1.0 - 0.75 * slow);
+            assert!(close(yarn.inv_freq[i], expected), "{i}: {} {expected}", yarn.inv_freq[i]);
+        }
+        assert!(close(yarn.scale, 0.1 * 4f64.ln() + 1.0));
+    }
+
+    #[test]
+    fn yarn_of_factor_one_is_plain() {
+        let (plain, yarn) = (rope(&config(RopeScaling::None)), rope(&yarn(1.0)));
+        assert_eq!(plain, yarn);
+    }
+}

@@ -1,0 +1,293 @@
+//! The plans of tiny models, and the figures of the 35B shape.
+
+mod common;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use common::{manifest, tiny_dense, tiny_moe};
+use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
+use lily_checkpoint::manifest::{Dtype, Manifest, WeightInfo, WeightShape};
+use lily_model::{BuildOptions, Fusions, ModelError, build};
+use lily_plan::ValidPlan;
+use lily_plan::buffer::{BufferClass, Elem};
+use lily_plan::plan::{Phase, Plan};
+
+fn options(phase: Phase, rows: usize, fusions: Fusions) -> BuildOptions {
+    BuildOptions { phase, rows, capacity: 64, kv: Elem::F32, fusions }
+}
+
+fn plan(config: &ModelConfig, phase: Phase, rows: usize, fusions: Fusions) -> Plan {
+    build(config, &manifest(config), &options(phase, rows, fusions)).expect("a plan")
+}
+
+fn valid(config: &ModelConfig, phase: Phase, rows: usize, fusions: Fusions) -> ValidPlan {
+    ValidPlan::new(plan(config, phase, rows, fusions)).expect("a valid plan")
+}
+
+/// Every phase, row count and combination of fusions worth a look.
+fn variants() -> Vec<(Phase, usize, Fusions)> {
+    let mut variants = Vec::new();
+    for bits in 0..8 {
+        let fusions = Fusions {
+            residual: bits & 1 != 0,
+            swiglu: bits & 2 != 0,
+            attention_gate: bits & 4 != 0,
+        };
+        for (phase, rows) in
+            [(Phase::Decode, 1), (Phase::Prefill, 1), (Phase::Prefill, 5), (Phase::Score, 5)]
+        {
+            variants.push((phase, rows, fusions));
+        }
+    }
+    variants
+}
+
+#[test]
+fn dumps_of_tiny_models_are_as_recorded() {
+    for (model, config) in [("moe", tiny_moe()), ("dense", tiny_dense())] {
+        for (phase, rows, name) in [(Phase::Decode, 1, "decode"), (Phase::Prefill, 5, "prefill")] {
+            for fusions in [Fusions::all(), Fusions::none()] {
+                let text = lily_plan::dump(&valid(&config, phase, rows, fusions));
+                insta::assert_snapshot!(format!("{model}_{name}_fused_{fusions}"), text);
+            }
+        }
+    }
+}
+
+#[test]
+fn every_variant_passes_the_validator() {
+    for config in [tiny_moe(), tiny_dense()] {
+        for (phase, rows, fusions) in variants() {
+            let built = ValidPlan::new(plan(&config, phase, rows, fusions));
+            assert!(built.is_ok(), "{phase:?} {rows} {fusions}: {:?}", built.err());
+        }
+    }
+}
+
+#[test]
+fn every_weight_is_read_by_one_step_and_a_tied_embedding_by_two() {
+    for config in [tiny_moe(), tiny_dense()] {
+        for (phase, rows, fusions) in variants() {
+            let plan = plan(&config, phase, rows, fusions);
+            let mut uses: BTreeMap<&str, usize> = BTreeMap::new();
+            for step in &plan.steps {
+                for used in step.op.signature().weights {
+                    *uses.entry(&plan.weight(used.id).name).or_default() += 1;
+                }
+            }
+            let manifest = manifest(&config);
+            assert_eq!(uses.len(), manifest.weights().len());
+            for WeightInfo { name, .. } in manifest.weights() {
+                let tied = config.tie_word_embeddings && name == "embed_tokens";
+                assert_eq!(uses[name.as_str()], if tied { 2 } else { 1 }, "{name}");
+            }
+        }
+    }
+}
+
+#[test]
+fn session_buffers_are_the_same_in_all_plans_of_a_model() {
+    let session = |plan: &Plan| -> BTreeSet<(String, u64, &'static str)> {
+        let class = |class| match class {
+            BufferClass::KvCache => Some("kv"),
+            BufferClass::State => Some("state"),
+            BufferClass::Input | BufferClass::Output | BufferClass::Scratch => None,
+        };
+        let buffers = plan.buffers.iter();
+        buffers.filter_map(|b| Some((b.name.clone(), b.bytes(), class(b.class)?))).collect()
+    };
+    let config = tiny_moe();
+    let expected = BTreeSet::from([
+        ("layers.0.conv_state".to_owned(), 4 * 3 * 128, "state"),
+        ("layers.0.delta_state".to_owned(), 4 * 4 * 16 * 16, "state"),
+        ("layers.1.k_cache".to_owned(), 4 * 2 * 64 * 16, "kv"),
+        ("layers.1.v_cache".to_owned(), 4 * 2 * 64 * 16, "kv"),
+    ]);
+    for (phase, rows, fusions) in variants() {
+        assert_eq!(session(&plan(&config, phase, rows, fusions)), expected);
+    }
+}
+
+#[test]
+fn a_bf16_cache_is_half_as_large() {
+    let config = tiny_dense();
+    let bytes = |kv| {
+        let options = BuildOptions { kv, ..options(Phase::Decode, 1, Fusions::all()) };
+        let plan = build(&config, &manifest(&config), &options).expect("a plan");
+        let caches = plan.buffers.iter().filter(|b| b.class == BufferClass::KvCache);
+        caches.map(|b| b.bytes()).sum::<u64>()
+    };
+    assert_eq!(bytes(Elem::F32), 2 * bytes(Elem::Bf16));
+}
+
+#[test]
+fn projections_of_one_input_share_a_stage() {
+    let valid = valid(&tiny_moe(), Phase::Decode, 1, Fusions::all());
+    let stage_of = |name: &str| {
+        let step = valid.plan().steps.iter().position(|s| s.name == name).expect(name);
+        valid.stages().iter().position(|s| s.contains(&step)).expect("every step has a stage")
+    };
+    for together in [
+        &[
+            "linear_attn.in_proj_qkv",
+            "linear_attn.in_proj_z",
+            "linear_attn.in_proj_b",
+            "linear_attn.in_proj_a",
+        ][..],
+        &["mlp.gate", "mlp.shared_expert_gate", "mlp.shared_expert.swiglu"],
+        &["mlp.route", "mlp.shared_expert.down_proj"],
+    ] {
+        let stages: BTreeSet<_> =
+            together.iter().map(|n| stage_of(&format!("layers.0.{n}"))).collect();
+        assert_eq!(stages.len(), 1, "{together:?}");
+    }
+    let qkv: BTreeSet<_> =
+        ["q_proj", "k_proj", "v_proj"].map(|n| stage_of(&format!("layers.1.self_attn.{n}"))).into();
+    assert_eq!(qkv.len(), 1);
+}
+
+#[test]
+fn only_the_last_row_of_a_prompt_chunk_reaches_the_head() {
+    let config = tiny_dense();
+    let logits_rows = |phase, rows| {
+        let plan = plan(&config, phase, rows, Fusions::all());
+        plan.buffer(plan.ports.logits).len / config.vocab_size as u64
+    };
+    assert_eq!(logits_rows(Phase::Prefill, 5), 1);
+    assert_eq!(logits_rows(Phase::Score, 5), 5);
+    assert_eq!(logits_rows(Phase::Decode, 1), 1);
+}
+
+#[test]
+fn a_fusion_that_is_off_leaves_its_twin() {
+    let count = |fusions: &str, kind: &str| {
+        let fusions: Fusions = fusions.parse().expect("known fusions");
+        let plan = plan(&tiny_moe(), Phase::Prefill, 5, fusions);
+        plan.steps.iter().filter(|s| s.op.signature().kind == kind).count()
+    };
+    for kind in ["add", "swiglu", "output_gate"] {
+        assert_eq!(count("all", kind), 0, "{kind}");
+    }
+    assert_eq!(count("swiglu,attention_gate", "add"), 2, "one per mixer, the experts combine");
+    assert_eq!(count("residual,attention_gate", "swiglu"), 4, "experts and shared, two layers");
+    assert_eq!(count("residual,attention_gate", "expert_gated_linear"), 0);
+    assert_eq!(count("residual,swiglu", "output_gate"), 1);
+}
+
+#[test]
+fn a_manifest_that_does_not_fit_is_refused_by_name() {
+    let config = tiny_moe();
+    let build_with = |change: &dyn Fn(&mut Vec<WeightInfo>)| {
+        let mut weights = manifest(&config).weights().to_vec();
+        change(&mut weights);
+        let options = options(Phase::Decode, 1, Fusions::all());
+        build(&config, &Manifest::new(weights), &options).expect_err("a refusal")
+    };
+    let missing = build_with(&|w| w.retain(|w| w.name != "layers.1.self_attn.k_norm"));
+    assert_eq!(missing.to_string(), "weight layers.1.self_attn.k_norm is missing");
+
+    let shape = build_with(&|w| {
+        let found = w.iter_mut().find(|w| w.name == "layers.0.mlp.switch_mlp.up_proj");
+        let WeightShape::Matrix(m) = &mut found.expect("present").shape else { panic!("a matrix") };
+        m.n_experts = 7;
+    });
+    let expected = ModelError::WeightShape {
+        name: "layers.0.mlp.switch_mlp.up_proj".into(),
+        expected: "8 matrices [32, 64]".into(),
+        found: "7 matrices [32, 64]".into(),
+    };
+    assert_eq!(shape, expected);
+
+    let kind = build_with(&|w| {
+        let found = w.iter_mut().find(|w| w.name == "norm").expect("present");
+        found.shape = WeightShape::Conv { channels: 64, width: 1, dtype: Dtype::F32 };
+    });
+    assert_eq!(kind.to_string(), "weight norm: expected vector [64], found conv [64, 1]");
+
+    let unused = build_with(&|w| {
+        let extra = WeightInfo { name: "layers.2.mlp.gate".into(), ..w[1].clone() };
+        w.push(extra);
+    });
+    let expected = "weight layers.2.mlp.gate has no use in a qwen3_5_moe model of 2 layers";
+    assert_eq!(unused.to_string(), expected);
+}
+
+#[test]
+fn impossible_options_are_refused_by_field() {
+    let refuse = |config: ModelConfig, change: &dyn Fn(&mut BuildOptions)| {
+        let mut options = options(Phase::Prefill, 5, Fusions::all());
+        change(&mut options);
+        build(&config, &manifest(&config), &options).expect_err("a refusal").to_string()
+    };
+    let dense = tiny_dense;
+    assert_eq!(refuse(dense(), &|o| o.rows = 0), "rows: expected at least 1, found 0");
+    assert_eq!(
+        refuse(dense(), &|o| o.phase = Phase::Decode),
+        "rows: expected 1 for decode, found 5"
+    );
+    assert_eq!(
+        refuse(dense(), &|o| o.capacity = 4),
+        "capacity: expected at least the rows, found 4"
+    );
+    assert_eq!(refuse(dense(), &|o| o.kv = Elem::U32), "kv: expected F32 or Bf16, found U32");
+    let mut config = dense();
+    config.rope.rotary_dim = 18;
+    let text = refuse(config, &|_| {});
+    assert_eq!(text, "rotary_dim: expected even and at most head_dim, found 18");
+    let config = ModelConfig { layers: Vec::new(), ..dense() };
+    assert_eq!(refuse(config, &|_| {}), "layers: expected at least 1, found 0");
+}
+
+#[test]
+fn fusions_parse_and_print_as_comma_lists() {
+    let round = |text: &str| text.parse::<Fusions>().map(|f| f.to_string());
+    assert_eq!(round("all").as_deref(), Ok("all"));
+    assert_eq!(round("none").as_deref(), Ok("none"));
+    assert_eq!(round(" swiglu, residual ").as_deref(), Ok("residual,swiglu"));
+    assert_eq!(round("residual,swiglu,attention_gate").as_deref(), Ok("all"));
+    let error = "residual,rope".parse::<Fusions>().expect_err("no such fusion");
+    assert_eq!(
+        error.to_string(),
+        "unknown fusion \"rope\", expected all, none or a comma list of residual, swiglu, attention_gate"
+    );
+}
+
+/// The published Qwen3.6-35B-A3B shape.
+fn shape_35b() -> ModelConfig {
+    let kind = |i| if i % 4 == 3 { LayerKind::FullAttention } else { LayerKind::LinearAttention };
+    let mut config = tiny_moe();
+    config.hidden_size = 2048;
+    config.vocab_size = 248_320;
+    config.layers = (0..40).map(kind).collect();
+    (config.n_heads, config.n_kv_heads, config.head_dim) = (16, 2, 256);
+    (config.linear_key_heads, config.linear_value_heads) = (16, 32);
+    (config.linear_key_head_dim, config.linear_value_head_dim) = (128, 128);
+    config.rope.rotary_dim = 64;
+    config.mlp = MlpConfig::Moe {
+        n_experts: 256,
+        top_k: 8,
+        expert_intermediate_size: 512,
+        shared_intermediate_size: 512,
+    };
+    config.max_position_embeddings = 262_144;
+    config
+}
+
+#[test]
+fn a_decode_step_of_the_35b_shape_has_few_stages() {
+    let fused = valid(&shape_35b(), Phase::Decode, 1, Fusions::all());
+    // 13 per DeltaNet layer, 12 per attention layer; embedding, norm, head.
+    assert_eq!(fused.stages().len(), 30 * 13 + 10 * 12 + 3);
+    assert!(fused.stages().len() < 555, "what the published implementation needs");
+    let unfused = valid(&shape_35b(), Phase::Decode, 1, Fusions::none());
+    assert!(unfused.stages().len() > fused.stages().len());
+}
+
+#[test]
+fn scratch_of_the_35b_shape_is_bounded_by_what_lives_in_its_widest_stage() {
+    let valid = valid(&shape_35b(), Phase::Prefill, 64, Fusions::all());
+    let (arena, live) = (valid.arena_bytes(), valid.live_bytes());
+    assert!(arena <= live + live / 4, "arena {arena} bytes, {live} live");
+    let mib = 1 << 20;
+    assert!(arena < 10 * mib, "64 rows take {arena} bytes");
+}
