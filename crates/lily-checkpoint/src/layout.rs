@@ -1,5 +1,7 @@
 //! Matches the tensors of the files with the weights that the configuration calls for.
 
+use std::collections::HashSet;
+
 use crate::config::ModelConfig;
 use crate::error::CheckpointError;
 use crate::expected::{Expected, ExpectedKind, HEAD, expected_weights};
@@ -73,9 +75,16 @@ pub(crate) fn match_weights(
     }
     let hf = is_hf_layout(config, shards)?;
     let mut matcher = Matcher { quantization, shards, hf, warnings: Vec::new() };
+    let all = expected_weights(config);
+    let names: HashSet<&str> = all.iter().map(|expected| expected.name.as_str()).collect();
+    if let [first, rest @ ..] = &quantization.unknown(|name| names.contains(name))[..] {
+        let more =
+            if rest.is_empty() { String::new() } else { format!(" and {} more", rest.len()) };
+        matcher.warnings.push(format!("{first}{more}: no such module in this model, ignored"));
+    }
     let mut weights = Vec::new();
     let mut locations = Vec::new();
-    for expected in expected_weights(config) {
+    for expected in all {
         if expected.name == HEAD && tied {
             continue;
         }

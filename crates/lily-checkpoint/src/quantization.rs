@@ -31,6 +31,8 @@ pub(crate) enum Override {
 pub(crate) struct Quantization {
     /// Modules without an entry of their own; `None` without a block.
     default: Option<Affine>,
+    /// Name of the block.
+    key: &'static str,
     /// By canonical module name, with the key as spelt in the file.
     overrides: HashMap<String, (String, Override)>,
 }
@@ -53,21 +55,20 @@ impl Quantization {
         }
     }
 
-    fn parse_block(key: &str, block: &Map<String, Value>) -> Result<Self, CheckpointError> {
+    fn parse_block(key: &'static str, block: &Map<String, Value>) -> Result<Self, CheckpointError> {
         if let Some(method) = block.get("quant_method").filter(|v| !v.is_null()) {
             let scheme = method.as_str().map_or_else(|| method.to_string(), str::to_owned);
             let place = format!("{key}.quant_method");
             return Err(CheckpointError::UnsupportedQuantization { scheme, place });
         }
         let mut quantization =
-            Quantization { default: Some(affine(key, block)?), ..Default::default() };
+            Quantization { default: Some(affine(key, block)?), key, ..Default::default() };
         for (module, value) in block {
             let Name::Text(name) = canonical(module) else { continue };
             let place = format!("{key}.{module}");
             let entry = match value {
                 Value::Object(own) => Override::Affine(affine(&place, own)?),
-                Value::Bool(false) if module.contains('.') => Override::Float,
-                Value::Bool(true) if module.contains('.') => continue,
+                Value::Bool(false) => Override::Float,
                 // Scalars beside the modules describe how the file was made.
                 _ => continue,
             };
@@ -76,7 +77,7 @@ impl Quantization {
             {
                 return Err(CheckpointError::Contradiction {
                     file: CONFIG.to_owned(),
-                    first: format!("{key}.{other}"),
+                    first: other.clone(),
                     first_value: previous.to_string(),
                     second: place,
                     second_value: entry.to_string(),
@@ -91,13 +92,21 @@ impl Quantization {
     pub(crate) fn of(&self, module: &str) -> Option<(&str, Override)> {
         match self.overrides.get(module) {
             Some((place, entry)) => Some((place, *entry)),
-            None => self.default.map(|default| ("quantization", Override::Affine(default))),
+            None => self.default.map(|default| (self.key, Override::Affine(default))),
         }
     }
 
     /// Whether `module` has an entry of its own.
     pub(crate) fn names(&self, module: &str) -> bool {
         self.overrides.contains_key(module)
+    }
+
+    /// Fields of entries for modules that `known` does not hold, sorted.
+    pub(crate) fn unknown(&self, known: impl Fn(&str) -> bool) -> Vec<&str> {
+        let unknown = self.overrides.iter().filter(|(module, _)| !known(module));
+        let mut fields: Vec<&str> = unknown.map(|(_, (field, _))| field.as_str()).collect();
+        fields.sort_unstable();
+        fields
     }
 
     /// Whether there is a block at all.

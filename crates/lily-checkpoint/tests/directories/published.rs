@@ -17,7 +17,7 @@ fn shared(path: &str) -> Option<PathBuf> {
     }
     let required = std::env::var_os("LILY_REQUIRE_SHARED").is_some_and(|v| v == "1");
     assert!(!required, "shared/ is missing");
-    println!("skipped: shared/ is missing");
+    eprintln!("skipped: shared/ is missing");
     None
 }
 
