@@ -47,7 +47,10 @@ impl WeightStore {
         let mut bytes = 0;
         for info in manifest.weights() {
             let read = |result: Result<Vec<f32>, _>| {
-                result.map_err(|source| DeviceError::Read { name: info.name.clone(), source })
+                result.map_err(|source| DeviceError::Read {
+                    name: info.name.clone(),
+                    source: Box::new(source),
+                })
             };
             let weight = match info.shape {
                 WeightShape::Matrix(_) => {

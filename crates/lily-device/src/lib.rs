@@ -114,7 +114,7 @@ pub enum DeviceError {
         name: String,
         /// Cause.
         #[source]
-        source: lily_checkpoint::CheckpointError,
+        source: Box<lily_checkpoint::CheckpointError>,
     },
     /// Memory ran out.
     #[error("not enough memory for {what}: {bytes} bytes")]

@@ -68,9 +68,9 @@ impl Matrix {
             panic!("{} is not a matrix", info.name)
         };
         let read = |part, expert, rows: Range<usize>, out: &mut [u8]| {
-            checkpoint
-                .read_rows(&info.name, part, expert, rows, out)
-                .map_err(|source| DeviceError::Read { name: info.name.clone(), source })
+            checkpoint.read_rows(&info.name, part, expert, rows, out).map_err(|source| {
+                DeviceError::Read { name: info.name.clone(), source: Box::new(source) }
+            })
         };
         Self::pack(&info.name, shape, isa, pool, progress, &read)
     }
