@@ -1,1 +1,51 @@
-//! placeholder
+//! The OpenAI-compatible HTTP server of lily.
+//!
+//! One thread, the worker, owns the model's session and answers one request
+//! after another; a bounded queue stands in front of it. Everything else is
+//! translation: a route checks a body field by field (`validate`), makes tokens
+//! of it (`convert`), and writes what the worker sends back, as one body or as
+//! server-sent events. Both forms read the same events, so both hold the same
+//! text.
+//!
+//! What cannot be honoured is refused by name: an unknown field, a value out of
+//! range or a feature that is not there is a 4xx that names the field, never
+//! something silently ignored. Fields without effect (`user`, `metadata`, …) are
+//! listed with the reason in the `validate` module of the route.
+//!
+//! Deliberately absent: anything about tensors, loading a model, batching, and
+//! any state between requests.
+//!
+//! # Routes
+//! | | |
+//! |---|---|
+//! | `POST /v1/chat/completions` | streaming or not, tools, thinking, log probabilities |
+//! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
+//! | `GET /health` | 200 `ok`, or 503 while the worker is loading or dead |
+
+#![forbid(unsafe_code)]
+
+mod error;
+mod generator;
+mod json;
+mod middleware;
+mod model;
+mod options;
+mod routes;
+mod serve;
+mod sse;
+mod turn;
+mod worker;
+
+pub use error::ServerError;
+pub use generator::GenerateError;
+pub use generator::Generator;
+pub use generator::Sink;
+pub use generator::Step;
+pub use model::Model;
+pub use options::ServerOptions;
+pub use routes::AppState;
+pub use routes::router;
+pub use serve::Backend;
+pub use serve::run;
+pub use serve::serve;
+pub use serve::serve_state;

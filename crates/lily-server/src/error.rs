@@ -1,0 +1,267 @@
+//! Errors, and the only place where they become HTTP.
+
+use axum::Json;
+use axum::http::HeaderValue;
+use axum::http::StatusCode;
+use axum::http::header;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use lily_engine::EngineError;
+use lily_engine::SamplingError;
+use lily_text::TextError;
+use serde::Serialize;
+
+use crate::generator::GenerateError;
+
+/// Why the server itself could not start or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum ServerError {
+    /// The address could not be bound.
+    #[error("cannot listen on {address}")]
+    Listen {
+        /// Host and port as asked for.
+        address: String,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The async runtime, the worker thread or the accept loop failed.
+    #[error("cannot {action}")]
+    Io {
+        /// What was being done.
+        action: &'static str,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// The API key holds characters that no HTTP header can carry.
+    #[error("the API key must be visible ASCII without spaces")]
+    InvalidApiKey,
+}
+
+/// Everything a request can be answered with instead of what it asked for.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum ApiError {
+    /// The body is not JSON.
+    #[error("the body is not valid JSON: {0}")]
+    Json(serde_json::Error),
+    /// A field is missing, unknown, unsupported, of the wrong type or out of range.
+    #[error("{message}")]
+    Field {
+        /// Path of the field, such as `messages[1].content`.
+        param: String,
+        /// Full sentence that names the field.
+        message: String,
+        /// OpenAI error code.
+        code: &'static str,
+    },
+    /// The model's template refuses the messages.
+    #[error("{0}")]
+    Messages(TextError),
+    /// The messages render to nothing.
+    #[error("the prompt is empty")]
+    PromptEmpty,
+    /// The prompt does not fit.
+    #[error("the prompt has {tokens} tokens; this model's context holds {context}")]
+    PromptTooLong {
+        /// Tokens of the prompt.
+        tokens: usize,
+        /// Tokens of the context.
+        context: usize,
+    },
+    /// The engine refuses the sampling parameters.
+    #[error(transparent)]
+    Sampling(SamplingError),
+    /// The body is not declared as JSON.
+    #[error("the request must have content-type application/json")]
+    ContentType,
+    /// The body is too large.
+    #[error("the body is larger than {limit} bytes")]
+    BodyTooLarge {
+        /// The limit in bytes.
+        limit: usize,
+    },
+    /// The body could not be read to its end.
+    #[error("the body could not be read")]
+    BodyUnreadable,
+    /// No key, or another one.
+    #[error("a valid API key is required: Authorization: Bearer KEY")]
+    Unauthorized,
+    /// No such route.
+    #[error("there is no {method} {path}")]
+    UnknownRoute {
+        /// Method of the request.
+        method: String,
+        /// Path of the request.
+        path: String,
+    },
+    /// The route exists, the method does not.
+    #[error("{path} does not take {method}")]
+    Method {
+        /// Method of the request.
+        method: String,
+        /// Path of the request.
+        path: String,
+    },
+    /// `/v1/models/{id}` with another name.
+    #[error("there is no model {name:?}")]
+    UnknownModel {
+        /// The name asked for.
+        name: String,
+    },
+    /// The queue is full.
+    #[error("{waiting} requests are waiting already; try again later")]
+    QueueFull {
+        /// Requests in the queue.
+        waiting: usize,
+    },
+    /// The worker is not there yet.
+    #[error("the model is loading")]
+    Loading,
+    /// The worker is gone.
+    #[error("the generation worker has died; restart the server")]
+    WorkerDead,
+    /// The server is going down.
+    #[error("the server is shutting down")]
+    ShuttingDown,
+    /// Generation failed.
+    #[error("generation failed: {0}")]
+    Generate(GenerateError),
+    /// The text side of the model failed.
+    #[error("the model's tokenizer or template failed: {0}")]
+    Text(TextError),
+    /// A fault of ours.
+    #[error("internal error: {0}")]
+    Internal(String),
+}
+
+/// The error object of OpenAI's API.
+#[derive(Debug, Serialize)]
+pub(crate) struct ErrorBody {
+    error: ErrorObject,
+}
+
+#[derive(Debug, Serialize)]
+struct ErrorObject {
+    message: String,
+    r#type: &'static str,
+    param: Option<String>,
+    code: Option<&'static str>,
+}
+
+impl ApiError {
+    /// A field that is there but wrong: `'{param}' {complaint}`.
+    pub(crate) fn field(param: impl Into<String>, complaint: impl std::fmt::Display) -> ApiError {
+        let param = param.into();
+        ApiError::Field { message: format!("'{param}' {complaint}"), param, code: "invalid_value" }
+    }
+
+    /// A field, or a value of it, that this server cannot honour.
+    pub(crate) fn unsupported(
+        param: impl Into<String>,
+        complaint: impl std::fmt::Display,
+    ) -> ApiError {
+        let param = param.into();
+        ApiError::Field {
+            message: format!("'{param}' {complaint}"),
+            param,
+            code: "unsupported_value",
+        }
+    }
+
+    /// Status, OpenAI error type and code of each error.
+    fn class(&self) -> (StatusCode, &'static str, Option<&'static str>) {
+        const REQUEST: &str = "invalid_request_error";
+        match self {
+            ApiError::Json(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_json")),
+            ApiError::Field { code, .. } => (StatusCode::BAD_REQUEST, REQUEST, Some(code)),
+            ApiError::Messages(_) | ApiError::PromptEmpty => {
+                (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_messages"))
+            }
+            ApiError::PromptTooLong { .. } => {
+                (StatusCode::BAD_REQUEST, REQUEST, Some("context_length_exceeded"))
+            }
+            ApiError::Sampling(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_value")),
+            ApiError::BodyUnreadable => (StatusCode::BAD_REQUEST, REQUEST, None),
+            ApiError::ContentType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, REQUEST, None),
+            ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, None),
+            ApiError::Unauthorized => {
+                (StatusCode::UNAUTHORIZED, "authentication_error", Some("invalid_api_key"))
+            }
+            ApiError::UnknownRoute { .. } => (StatusCode::NOT_FOUND, REQUEST, Some("unknown_url")),
+            ApiError::UnknownModel { .. } => {
+                (StatusCode::NOT_FOUND, REQUEST, Some("model_not_found"))
+            }
+            ApiError::Method { .. } => {
+                (StatusCode::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_supported"))
+            }
+            ApiError::QueueFull { .. } => {
+                (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
+            }
+            ApiError::Loading => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("loading")),
+            ApiError::WorkerDead => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("worker_dead"))
+            }
+            ApiError::ShuttingDown => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("shutting_down"))
+            }
+            ApiError::Generate(_) | ApiError::Text(_) | ApiError::Internal(_) => {
+                (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None)
+            }
+        }
+    }
+
+    /// The body of the error, for a response or for an event of a stream.
+    pub(crate) fn body(&self) -> ErrorBody {
+        let (_, kind, code) = self.class();
+        let param = match self {
+            ApiError::Field { param, .. } => Some(param.clone()),
+            ApiError::Messages(_) | ApiError::PromptEmpty | ApiError::PromptTooLong { .. } => {
+                Some("messages".to_owned())
+            }
+            _ => None,
+        };
+        ErrorBody { error: ErrorObject { message: self.to_string(), r#type: kind, param, code } }
+    }
+}
+
+impl From<TextError> for ApiError {
+    fn from(error: TextError) -> ApiError {
+        if error.is_client_fault() { ApiError::Messages(error) } else { ApiError::Text(error) }
+    }
+}
+
+impl From<GenerateError> for ApiError {
+    fn from(error: GenerateError) -> ApiError {
+        match error {
+            GenerateError::Engine(EngineError::PromptTooLong { tokens, context }) => {
+                ApiError::PromptTooLong { tokens, context }
+            }
+            GenerateError::Engine(EngineError::EmptyPrompt) => ApiError::PromptEmpty,
+            GenerateError::Engine(EngineError::Sampling(error)) => ApiError::Sampling(error),
+            error => ApiError::Generate(error),
+        }
+    }
+}
+
+impl IntoResponse for ApiError {
+    fn into_response(self) -> Response {
+        let (status, ..) = self.class();
+        if status.is_server_error() {
+            tracing::error!(%status, error = %self, "request failed");
+        }
+        let mut response = (status, Json(self.body())).into_response();
+        let headers = response.headers_mut();
+        match self {
+            // A generation takes seconds; asking again sooner only adds load.
+            ApiError::QueueFull { .. } | ApiError::Loading => {
+                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
+            }
+            ApiError::Unauthorized => {
+                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+            }
+            _ => {}
+        }
+        response
+    }
+}

@@ -1,0 +1,129 @@
+//! The seam between the server and what makes tokens.
+
+use std::ops::ControlFlow;
+use std::sync::Mutex;
+use std::sync::PoisonError;
+
+use lily_engine::CancelToken;
+use lily_engine::Engine;
+use lily_engine::EngineError;
+use lily_engine::FinishReason;
+use lily_engine::GenerateOptions;
+use lily_engine::GeneratedToken;
+use lily_engine::Session;
+
+/// Why a generation failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GenerateError {
+    /// The engine refused or failed.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// Another generator failed.
+    #[error("{0}")]
+    Failed(String),
+    /// The generator will never answer again; the worker ends with it.
+    #[error("the generator is lost: {0}")]
+    Lost(String),
+}
+
+/// One thing that happens while a generator works.
+#[derive(Debug)]
+pub enum Step {
+    /// This many tokens of the prompt are done.
+    Prefill {
+        /// Tokens processed.
+        done: usize,
+        /// Tokens of the prompt.
+        total: usize,
+    },
+    /// The next token of the answer; stop tokens do not show.
+    Token(GeneratedToken),
+}
+
+/// Takes the steps of a generation; once it breaks it wants no more of them.
+pub type Sink<'a> = dyn FnMut(Step) -> ControlFlow<()> + Send + 'a;
+
+/// What makes tokens: the engine, or a script in tests.
+///
+/// It lives on the worker thread and runs one request at a time.
+pub trait Generator: Send + 'static {
+    /// Answers `prompt` from an empty context, handing every step to `sink`
+    /// until it breaks, `cancel` is set or the answer ends.
+    ///
+    /// # Errors
+    /// Whatever made the answer impossible; the generator must be able to take
+    /// the next request afterwards.
+    fn generate(
+        &mut self,
+        prompt: &[u32],
+        options: GenerateOptions,
+        cancel: &CancelToken,
+        sink: &mut Sink<'_>,
+    ) -> Result<FinishReason, GenerateError>;
+}
+
+/// One session of an engine, started afresh for each request.
+pub(crate) struct EngineGenerator {
+    engine: Engine,
+    /// `None` after the device failed, until the next request.
+    session: Option<Session>,
+}
+
+impl EngineGenerator {
+    pub(crate) fn new(engine: Engine) -> Result<EngineGenerator, GenerateError> {
+        let session = Some(engine.new_session()?);
+        Ok(EngineGenerator { engine, session })
+    }
+}
+
+impl Generator for EngineGenerator {
+    fn generate(
+        &mut self,
+        prompt: &[u32],
+        options: GenerateOptions,
+        cancel: &CancelToken,
+        sink: &mut Sink<'_>,
+    ) -> Result<FinishReason, GenerateError> {
+        let mut session = match self.session.take() {
+            Some(session) => session,
+            None => self.engine.new_session().map_err(|e| GenerateError::Lost(e.to_string()))?,
+        };
+        session.reset();
+        match answer(&mut session, prompt, options, cancel, sink) {
+            // Nothing that runs on this session can be trusted any more.
+            Err(error @ (EngineError::Device(_) | EngineError::SessionLost)) => Err(error.into()),
+            result => {
+                self.session = Some(session);
+                Ok(result?)
+            }
+        }
+    }
+}
+
+fn answer(
+    session: &mut Session,
+    prompt: &[u32],
+    options: GenerateOptions,
+    cancel: &CancelToken,
+    sink: &mut Sink<'_>,
+) -> Result<FinishReason, EngineError> {
+    // The prefill hook and the loop below use the sink by turns; the lock is
+    // never waited for.
+    let sink = Mutex::new(sink);
+    let step = |step| {
+        let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
+        if sink(step).is_break() {
+            cancel.cancel();
+        }
+    };
+    let mut generation = session
+        .generate(prompt, options, cancel)?
+        .on_prefill(|done, total| step(Step::Prefill { done, total }));
+    while let Some(token) = generation.next_token()? {
+        step(Step::Token(token));
+        if cancel.is_cancelled() {
+            return Ok(FinishReason::Cancelled);
+        }
+    }
+    Ok(generation.finish_reason().unwrap_or(FinishReason::Cancelled))
+}

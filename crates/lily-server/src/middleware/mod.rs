@@ -1,0 +1,4 @@
+//! What happens to a request before a route sees it; one file per concern.
+
+pub(crate) mod auth;
+pub(crate) mod body;

@@ -1,0 +1,39 @@
+//! `POST /v1/chat/completions`.
+
+mod convert;
+mod types;
+mod validate;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::response::Response;
+
+use crate::error::ApiError;
+use crate::middleware::body::JsonBody;
+use crate::routes::AppState;
+use crate::sse;
+
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    let model = state.model().clone();
+    // Validating copies messages and rendering tokenises them: up to a second
+    // for a full context.
+    let prepared = tokio::task::spawn_blocking(move || {
+        let request = validate::validate(body, model.tokenizer.len())?;
+        let form = (request.stream, request.include_usage, request.logprobs.is_some());
+        convert::turn(request, &model).map(|turn| (turn, form))
+    });
+    let (turn, (stream, include_usage, with_logprobs)) =
+        prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+    let events = state.worker().submit(turn)?;
+    let envelope = convert::Envelope::new(&state.options().model_name);
+    if stream {
+        let encoder = convert::ChunkEncoder::new(envelope, include_usage, with_logprobs);
+        Ok(sse::response(events, encoder, state.options().keep_alive))
+    } else {
+        Ok(Json(convert::collect(events, envelope, with_logprobs).await?).into_response())
+    }
+}

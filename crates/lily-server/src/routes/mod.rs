@@ -1,0 +1,106 @@
+//! The routes, one folder each, and what they share.
+
+mod chat_completions;
+mod health;
+mod models;
+
+use std::sync::Arc;
+use std::time::SystemTime;
+use std::time::UNIX_EPOCH;
+
+use axum::Router;
+use axum::http::Method;
+use axum::http::Uri;
+use axum::middleware::from_fn_with_state;
+use axum::routing::get;
+use axum::routing::post;
+
+use crate::error::ApiError;
+use crate::error::ServerError;
+use crate::generator::GenerateError;
+use crate::generator::Generator;
+use crate::middleware::auth;
+use crate::model::Model;
+use crate::options::ServerOptions;
+use crate::worker::Worker;
+
+/// What every request handler sees; cheap to clone.
+#[derive(Clone)]
+pub struct AppState {
+    shared: Arc<Shared>,
+    worker: Worker,
+}
+
+struct Shared {
+    options: ServerOptions,
+    model: Model,
+    started: u64,
+}
+
+impl AppState {
+    /// Starts the worker thread, on which `start` makes the generator.
+    ///
+    /// # Errors
+    /// [`ServerError::InvalidApiKey`], or [`ServerError::Io`] if no thread could
+    /// be started.
+    pub fn new<G, F>(
+        options: ServerOptions,
+        model: Model,
+        start: F,
+    ) -> Result<AppState, ServerError>
+    where
+        G: Generator,
+        F: FnOnce() -> Result<G, GenerateError> + Send + 'static,
+    {
+        let visible = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+        if !options.api_key.as_ref().is_none_or(visible) {
+            return Err(ServerError::InvalidApiKey);
+        }
+        let worker = Worker::spawn(start, options.queue_limit)?;
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let shared = Shared { options, model, started: now.as_secs() };
+        Ok(AppState { shared: Arc::new(shared), worker })
+    }
+
+    pub(crate) fn options(&self) -> &ServerOptions {
+        &self.shared.options
+    }
+
+    pub(crate) fn model(&self) -> &Model {
+        &self.shared.model
+    }
+
+    /// When the server started, in seconds since 1970.
+    pub(crate) fn started(&self) -> u64 {
+        self.shared.started
+    }
+
+    pub(crate) fn worker(&self) -> &Worker {
+        &self.worker
+    }
+}
+
+/// All routes of the server.
+pub fn router(state: AppState) -> Router {
+    // What a key protects is what uses the model; supervisors ask for the
+    // health without one.
+    let api = Router::new()
+        .route("/v1/chat/completions", post(chat_completions::create))
+        .route("/v1/models", get(models::list))
+        .route("/v1/models/{*name}", get(models::retrieve))
+        .route_layer(from_fn_with_state(state.clone(), auth::require_key));
+    Router::new()
+        .route("/health", get(health::health))
+        .merge(api)
+        .fallback(unknown_route)
+        .method_not_allowed_fallback(wrong_method)
+        .with_state(state)
+}
+
+async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+    ApiError::UnknownRoute { method: method.to_string(), path: uri.path().to_owned() }
+}
+
+async fn wrong_method(method: Method, uri: Uri) -> ApiError {
+    ApiError::Method { method: method.to_string(), path: uri.path().to_owned() }
+}

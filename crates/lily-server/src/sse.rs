@@ -1,0 +1,114 @@
+//! Server-sent events: the events of a turn as a response body.
+
+use std::collections::VecDeque;
+use std::convert::Infallible;
+use std::pin::Pin;
+use std::task::Context;
+use std::task::Poll;
+use std::time::Duration;
+
+use axum::http::HeaderName;
+use axum::http::HeaderValue;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use axum::response::Sse;
+use axum::response::sse;
+use axum::response::sse::KeepAlive;
+use futures_core::Stream;
+use lily_text::OutputEvent;
+use serde::Serialize;
+
+use crate::error::ApiError;
+use crate::turn::Event;
+use crate::turn::Outcome;
+use crate::turn::TokenLogprob;
+use crate::worker::Events;
+
+/// One event of a stream as it goes over the wire.
+pub(crate) struct Frame(sse::Event);
+
+impl Frame {
+    /// `data:` with a JSON value.
+    pub(crate) fn json(value: &impl Serialize) -> Frame {
+        match serde_json::to_string(value) {
+            Ok(text) => Frame::text(text),
+            Err(error) => Frame::error(&ApiError::Internal(error.to_string())),
+        }
+    }
+
+    /// `data:` with plain text.
+    pub(crate) fn text(text: impl AsRef<str>) -> Frame {
+        Frame(sse::Event::default().data(text))
+    }
+
+    /// An error after the stream began, when no status can be sent any more.
+    fn error(error: &ApiError) -> Frame {
+        Frame(sse::Event::default().data(serde_json::json!(error.body()).to_string()))
+    }
+
+    /// A comment, which clients skip.
+    fn comment(text: String) -> Frame {
+        Frame(sse::Event::default().comment(text))
+    }
+}
+
+/// How an endpoint writes the events of a turn.
+pub(crate) trait Encode: Send + 'static {
+    /// What goes out before anything has happened.
+    fn start(&mut self) -> Vec<Frame>;
+    /// A piece of the answer.
+    fn output(&mut self, event: OutputEvent, logprobs: Vec<TokenLogprob>) -> Vec<Frame>;
+    /// The end of the answer and of the stream.
+    fn finish(&mut self, outcome: Outcome) -> Vec<Frame>;
+}
+
+/// Streams a turn. A failure becomes an error event, after which the stream ends
+/// without the usual last event.
+pub(crate) fn response<E: Encode>(
+    events: Events,
+    mut encoder: E,
+    keep_alive: Duration,
+) -> Response {
+    let ready = VecDeque::from(encoder.start());
+    let frames = Frames { events, encoder: Box::new(encoder), ready };
+    let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
+    // nginx and its kin would otherwise gather the stream before passing it on.
+    let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
+    ([unbuffered], Sse::new(frames).keep_alive(keep_alive)).into_response()
+}
+
+struct Frames {
+    events: Events,
+    encoder: Box<dyn Encode>,
+    ready: VecDeque<Frame>,
+}
+
+impl Stream for Frames {
+    type Item = Result<sse::Event, Infallible>;
+
+    fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        loop {
+            if let Some(Frame(event)) = self.ready.pop_front() {
+                return Poll::Ready(Some(Ok(event)));
+            }
+            let event = match self.events.poll_next(context) {
+                Poll::Pending => return Poll::Pending,
+                Poll::Ready(None) => return Poll::Ready(None),
+                Poll::Ready(Some(event)) => event,
+            };
+            let frames = match event {
+                Event::Prefill { done, total } if done < total => {
+                    vec![Frame::comment(format!("prefill {done}/{total}"))]
+                }
+                Event::Prefill { .. } => Vec::new(),
+                Event::Output { event, logprobs } => self.encoder.output(event, logprobs),
+                Event::Finished(outcome) => self.encoder.finish(outcome),
+                Event::Failed(error) => {
+                    tracing::error!(%error, "a stream failed");
+                    vec![Frame::error(&error)]
+                }
+            };
+            self.ready.extend(frames);
+        }
+    }
+}
