@@ -112,7 +112,16 @@ impl Turn {
             Ok(FinishReason::Cancelled) if !reader.complete => {
                 Event::Failed(ApiError::ShuttingDown)
             }
-            Ok(reason) => Event::Finished(reader.finish(reason)),
+            Ok(reason) => {
+                let outcome = reader.finish(reason);
+                tracing::info!(
+                    prompt_tokens = outcome.prompt_tokens,
+                    completion_tokens = outcome.completion_tokens,
+                    finish = ?outcome.finish,
+                    "answered"
+                );
+                Event::Finished(outcome)
+            }
             Err(error @ GenerateError::Lost(_)) => {
                 tracing::error!(%error, "generation ended for good");
                 return Err(GeneratorLost);
@@ -187,7 +196,8 @@ impl<'a> Reader<'a> {
     }
 
     fn text(&self, id: u32) -> TokenText {
-        TokenText(self.turn.tokenizer.decode(&[id], false).into_bytes())
+        let bytes = self.turn.tokenizer.token_bytes(id).map(|(bytes, _)| bytes);
+        TokenText(bytes.unwrap_or_default().to_vec())
     }
 
     fn forward(&mut self, output: Vec<OutputEvent>) -> ControlFlow<()> {

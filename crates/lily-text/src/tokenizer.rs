@@ -133,7 +133,8 @@ impl Tokenizer {
     }
 
     /// Bytes of one token and whether it is marked special.
-    pub(crate) fn token_bytes(&self, id: u32) -> Option<(&[u8], bool)> {
+    #[must_use]
+    pub fn token_bytes(&self, id: u32) -> Option<(&[u8], bool)> {
         self.shared.table.get(id)
     }
 }

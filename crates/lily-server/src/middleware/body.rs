@@ -1,14 +1,21 @@
 //! JSON bodies: declared as such, within the size limit, syntactically right.
 
-use axum::body::to_bytes;
+use axum::body::Body;
 use axum::extract::FromRequest;
 use axum::extract::Request;
+use axum::http::HeaderMap;
 use axum::http::header::CONTENT_LENGTH;
 use axum::http::header::CONTENT_TYPE;
+use axum::http::header::EXPECT;
+use http_body_util::BodyExt;
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::routes::AppState;
+
+/// How many times the limit is read and thrown away before the connection is
+/// closed on a client that keeps sending.
+const DISCARDED_LIMITS: usize = 8;
 
 /// The body of a request as JSON, not yet checked for its fields.
 pub(crate) struct JsonBody(pub(crate) Value);
@@ -18,38 +25,42 @@ impl FromRequest<AppState> for JsonBody {
 
     async fn from_request(request: Request, state: &AppState) -> Result<JsonBody, ApiError> {
         let limit = state.options().max_body_bytes;
-        check_head(&request, limit)?;
-        let bytes = match to_bytes(request.into_body(), limit).await {
-            Ok(bytes) => bytes,
-            Err(error) if exceeds_limit(&error) => return Err(ApiError::BodyTooLarge { limit }),
-            Err(_) => return Err(ApiError::BodyUnreadable),
-        };
+        let (head, body) = request.into_parts();
+        check_head(&head.headers, limit)?;
+        let bytes = read(body, limit).await?;
         serde_json::from_slice(&bytes).map(JsonBody).map_err(ApiError::Json)
     }
 }
 
 /// What the headers tell before the body is read.
-fn check_head(request: &Request, limit: usize) -> Result<(), ApiError> {
-    let header = |name| request.headers().get(name).and_then(|value| value.to_str().ok());
+fn check_head(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
+    let header = |name| headers.get(name).and_then(|value| value.to_str().ok());
     let media_type = header(CONTENT_TYPE).and_then(|value| value.split(';').next());
     if !media_type.is_some_and(|value| value.trim().eq_ignore_ascii_case("application/json")) {
         return Err(ApiError::ContentType);
     }
+    // Whoever waits for leave to send the body can be told at once.
     let announced = header(CONTENT_LENGTH).and_then(|value| value.parse().ok());
-    if announced.is_some_and(|length: u64| length > limit as u64) {
+    if headers.contains_key(EXPECT) && announced.is_some_and(|length: u64| length > limit as u64) {
         return Err(ApiError::BodyTooLarge { limit });
     }
     Ok(())
 }
 
-/// A body without a length is only known to be too large once it is.
-fn exceeds_limit(error: &axum::Error) -> bool {
-    let mut cause = std::error::Error::source(error);
-    while let Some(inner) = cause {
-        if inner.is::<http_body_util::LengthLimitError>() {
-            return true;
+/// Reads at most `limit` bytes. What comes beyond is thrown away, for most
+/// clients only look for the answer once they have sent everything.
+async fn read(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+    let mut bytes = Vec::new();
+    let mut length = 0_usize;
+    while let Some(frame) = body.frame().await {
+        let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
+        let Some(data) = frame.data_ref() else { continue };
+        length = length.saturating_add(data.len());
+        if length <= limit {
+            bytes.extend_from_slice(data);
+        } else if length > limit.saturating_mul(DISCARDED_LIMITS) {
+            break;
         }
-        cause = inner.source();
     }
-    false
+    if length <= limit { Ok(bytes) } else { Err(ApiError::BodyTooLarge { limit }) }
 }

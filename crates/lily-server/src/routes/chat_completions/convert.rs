@@ -262,9 +262,8 @@ fn usage(outcome: Outcome) -> Usage {
 fn content_logprob(logprob: TokenLogprob) -> ContentLogprob {
     let ranked = |(token, logprob): (TokenText, f32)| RankedToken {
         token: String::from_utf8_lossy(&token.0).into_owned(),
-        // The least value a 32-bit float holds stands for "impossible", which
-        // JSON has no number for.
-        logprob: logprob.max(f32::MIN),
+        // JSON has no infinity; this is what OpenAI's API sends for it.
+        logprob: logprob.max(-9999.0),
         bytes: token.0,
     };
     ContentLogprob {
