@@ -29,7 +29,7 @@ fn logits_agree_with_the_reference_on_every_instruction_set() {
                 let logits = model.score(&mut model.timeline(), prompt);
                 let want = golden.tensor(&format!("{key}.logits.ref"));
                 let difference = max_difference(&last_rows(&golden, &logits), &want);
-                println!("{} {isa} {key}: largest difference {difference:e}", golden.name);
+                eprintln!("{} {isa} {key}: largest difference {difference:e}", golden.name);
                 assert!(difference <= TOLERANCE, "{} {isa} {key}: {difference}", golden.name);
             }
         }

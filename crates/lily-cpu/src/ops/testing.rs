@@ -39,6 +39,11 @@ impl Bench {
         self.bytes(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
     }
 
+    pub(super) fn bf16s(&mut self, values: &[f32]) -> Region {
+        let bytes = values.iter().flat_map(|x| half::bf16::from_f32(*x).to_le_bytes());
+        self.bytes(&bytes.collect::<Vec<_>>())
+    }
+
     pub(super) fn u32s(&mut self, values: &[u32]) -> Region {
         self.bytes(&values.iter().flat_map(|x| x.to_le_bytes()).collect::<Vec<_>>())
     }

@@ -281,3 +281,6 @@ impl LoadedModel for CpuModel {
         self.weights.bytes()
     }
 }
+
+#[cfg(test)]
+mod tests;

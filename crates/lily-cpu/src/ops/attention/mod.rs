@@ -369,3 +369,6 @@ per_isa! {
     /// Merges partial results `[splits][max | sum | out]` in order.
     fn merge(partials: &[f32], queries: usize, result: &mut [f32]) = merge_partials
 }
+
+#[cfg(test)]
+mod tests;
