@@ -21,6 +21,6 @@ mod tokenizer;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use messages::normalise_messages;
-pub use parser::{OutputEvent, OutputParser, ParserOptions};
+pub use parser::{OutputEvent, OutputParser, ParserOptions, ends_in_thinking};
 pub use template::{ChatTemplate, RenderOptions};
 pub use tokenizer::Tokenizer;

@@ -1,22 +1,72 @@
 //! Generated text to reasoning, content and tool calls.
+//!
+//! The text of an answer is `reasoning </think> content`, and the content may
+//! hold tool calls:
+//!
+//! ```text
+//! <tool_call>
+//! <function=NAME>
+//! <parameter=KEY>
+//! VALUE
+//! </parameter>
+//! </function>
+//! </tool_call>
+//! ```
+//!
+//! What is decided here, for streaming and complete answers alike, since both
+//! are made of the same events:
+//!
+//! - *Reasoning.* An answer to a prompt that ends in `<think>` begins with
+//!   reasoning; an opening tag at its head is dropped. To any other prompt,
+//!   only `<think>` and a new line at the very head open reasoning. Later
+//!   `<think>` and `</think>` are text. Reasoning is trimmed, and so are the
+//!   line breaks between `</think>` and the content.
+//! - *Where a call begins.* With tools, `<tool_call>` followed by
+//!   `<function=NAME>` begins a call, in the content and in an unclosed think
+//!   block (which it ends). In the content, a bare `<function=NAME>` does so if
+//!   a tool has that name. Anything else that looks similar is text. Without
+//!   tools there are no calls. White space around calls is dropped.
+//! - *Values.* [`values`] says how text becomes JSON. One line break at either
+//!   end of a value belongs to the markup. A closing tag inside a value is part
+//!   of it unless the next tag of the format, or the end of the answer, follows.
+//!   A missing `</parameter>` is made up for where the end is clear. A key given
+//!   twice appears twice.
+//! - *Text between the parameters* of a call belongs to no parameter; it
+//!   becomes content after the call.
+//! - *An answer cut off inside a call* gives out the part there is: the
+//!   arguments stop in the middle and no [`OutputEvent::ToolCallEnd`] follows.
+//!   They are deliberately not completed to valid JSON, so that half a command
+//!   cannot be taken for a whole one. A call whose last parameter was closed
+//!   counts as complete. Cut off before its name is known, a call is text.
+//! - *Stop strings* match in the content only, not in reasoning and not inside
+//!   a call, which would cut it in half. They see neither tags nor the white
+//!   space that is dropped around them.
+
+mod machine;
+mod markup;
+mod stop;
+mod tool_call;
+mod values;
 
 use serde_json::Value;
 
 use crate::detokenizer::Detokenizer;
 use crate::tokenizer::Tokenizer;
+use machine::Machine;
 
 /// What the parser has to know about the request.
 #[derive(Debug, Clone, Default)]
 pub struct ParserOptions {
-    /// Whether the prompt ended inside a think block.
+    /// Whether the prompt ended inside a think block; see [`ends_in_thinking`].
     pub starts_in_thinking: bool,
-    /// The tools that were sent; without any, tool-call markup is content.
+    /// The tools that were sent, as the request gives them. Without any,
+    /// tool-call markup is content.
     pub tools: Option<Vec<Value>>,
-    /// Stop strings. They match in the content only.
+    /// Stop strings; empty ones are ignored.
     pub stop: Vec<String>,
 }
 
-/// A piece of the answer.
+/// A piece of the answer. The pieces of a kind, joined in order, are the whole.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputEvent {
     /// More of the reasoning.
@@ -30,14 +80,15 @@ pub enum OutputEvent {
         /// Name of the function.
         name: String,
     },
-    /// More of a call's arguments; a call's fragments, joined, are a JSON object.
+    /// More of a call's arguments. The fragments of a call that has ended,
+    /// joined, are the text of a JSON object.
     ToolCallArguments {
         /// Position of the call in the answer.
         index: usize,
         /// The fragment.
         fragment: String,
     },
-    /// A tool call is complete.
+    /// A tool call is complete. Missing if the answer was cut off inside it.
     ToolCallEnd {
         /// Position of the call in the answer.
         index: usize,
@@ -45,31 +96,48 @@ pub enum OutputEvent {
 }
 
 /// Splits an answer into its parts while it is being generated.
+///
+/// How the answer is cut into tokens makes no difference to the joined events.
 #[derive(Debug)]
 pub struct OutputParser {
     detokenizer: Detokenizer,
+    machine: Machine,
 }
 
 impl OutputParser {
     /// A parser at the start of an answer.
     #[must_use]
-    pub fn new(tokenizer: &Tokenizer, _options: ParserOptions) -> Self {
-        Self { detokenizer: Detokenizer::new(tokenizer) }
+    pub fn new(tokenizer: &Tokenizer, options: ParserOptions) -> Self {
+        Self { detokenizer: Detokenizer::new(tokenizer), machine: Machine::new(&options) }
     }
 
-    /// Takes the next token.
+    /// Takes the next token and gives what has become certain. The stop token
+    /// that ends an answer may be passed or not: it is special, hence hidden.
     pub fn push(&mut self, token: u32) -> Vec<OutputEvent> {
-        vec![OutputEvent::Content(self.detokenizer.push(token))]
+        let text = self.detokenizer.push(token);
+        self.machine.push(&text)
     }
 
-    /// Ends the answer.
+    /// Ends the answer and gives what was held back.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
-        vec![OutputEvent::Content(self.detokenizer.finish())]
+        let text = self.detokenizer.finish();
+        self.machine.finish(&text)
     }
 
-    /// Whether a stop string was met: generation should end, nothing more is given out.
+    /// Whether a stop string was met. Generation should end then; nothing more
+    /// is given out.
     #[must_use]
     pub fn stopped(&self) -> bool {
-        false
+        self.machine.stopped()
     }
 }
+
+/// Whether a prompt ends inside a think block, as the generation prompt of a
+/// thinking model does.
+#[must_use]
+pub fn ends_in_thinking(prompt: &str) -> bool {
+    prompt.trim_end().ends_with(markup::THINK)
+}
+
+#[cfg(test)]
+mod tests;

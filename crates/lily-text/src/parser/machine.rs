@@ -1,0 +1,353 @@
+//! The phases of an answer.
+
+use super::markup::{Ahead, CALL_END, FUNCTION, MAX_GAP, Named, Seen, THINK, THINK_END};
+use super::stop::StopFilter;
+use super::tool_call::{Call, Step};
+use super::values::ToolSchemas;
+use super::{OutputEvent, ParserOptions};
+
+/// The parser proper: text in, events out.
+#[derive(Debug)]
+pub(super) struct Machine {
+    tools: ToolSchemas,
+    phase: Phase,
+    /// Text that has not been decided on.
+    input: String,
+    output: Output,
+    /// Number of calls that have begun.
+    calls: usize,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Before the first visible character.
+    Head {
+        thinking: bool,
+    },
+    Reasoning,
+    /// Between a closing tag and the first visible character of the content.
+    BeforeContent {
+        after_call: bool,
+    },
+    Content,
+    Call(Call),
+}
+
+/// Whether a phase has got anywhere with the text there is.
+enum Progress {
+    /// Takes the first bytes of the input and goes on.
+    Take(usize),
+    /// More text is needed.
+    Wait,
+}
+
+impl Machine {
+    pub(super) fn new(options: &ParserOptions) -> Self {
+        Self {
+            tools: ToolSchemas::new(options.tools.as_deref().unwrap_or_default()),
+            phase: Phase::Head { thinking: options.starts_in_thinking },
+            input: String::new(),
+            output: Output::new(StopFilter::new(&options.stop)),
+            calls: 0,
+        }
+    }
+
+    pub(super) fn stopped(&self) -> bool {
+        self.output.stop.stopped()
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+        if !text.is_empty() {
+            self.input.push_str(text);
+            self.run(false);
+        }
+        std::mem::take(&mut self.output.events)
+    }
+
+    pub(super) fn finish(&mut self, text: &str) -> Vec<OutputEvent> {
+        self.input.push_str(text);
+        self.run(true);
+        if let Phase::Call(call) = std::mem::replace(&mut self.phase, Phase::Content) {
+            call.finish(&mut self.output);
+        }
+        self.output.finish();
+        std::mem::take(&mut self.output.events)
+    }
+
+    fn run(&mut self, ended: bool) {
+        let input = std::mem::take(&mut self.input);
+        let mut at = 0;
+        while !self.stopped() {
+            match self.step(Ahead { text: &input[at..], ended }) {
+                Progress::Take(len) => at += len,
+                Progress::Wait => break,
+            }
+        }
+        if !self.stopped() {
+            input[at..].clone_into(&mut self.input);
+        }
+    }
+
+    fn step(&mut self, ahead: Ahead<'_>) -> Progress {
+        match &mut self.phase {
+            Phase::Head { thinking } => {
+                let thinking = *thinking;
+                self.head(ahead, thinking)
+            }
+            Phase::Reasoning => self.reasoning(ahead),
+            Phase::BeforeContent { after_call } => {
+                let after_call = *after_call;
+                self.before_content(ahead, after_call)
+            }
+            Phase::Content => self.content(ahead),
+            Phase::Call(call) => match call.step(ahead, &self.tools, &mut self.output) {
+                Step::Take(len) => Progress::Take(len),
+                Step::Wait => Progress::Wait,
+                Step::End(len) => {
+                    self.end_call();
+                    Progress::Take(len)
+                }
+            },
+        }
+    }
+
+    fn end_call(&mut self) {
+        let next = Phase::BeforeContent { after_call: true };
+        if let Phase::Call(call) = std::mem::replace(&mut self.phase, next) {
+            call.end(&mut self.output);
+        }
+    }
+
+    fn head(&mut self, ahead: Ahead<'_>, thinking: bool) -> Progress {
+        let space = ahead.text.len() - ahead.text.trim_start().len();
+        let visible = Ahead { text: &ahead.text[space..], ..ahead };
+        if visible.text.is_empty() && space <= MAX_GAP && !ahead.ended {
+            return Progress::Wait;
+        }
+        if space > MAX_GAP {
+            self.phase = if thinking { Phase::Reasoning } else { Phase::Content };
+            return Progress::Take(0);
+        }
+        match visible.tag(THINK) {
+            Seen::Maybe => Progress::Wait,
+            Seen::Yes(len) if thinking => {
+                self.phase = Phase::Reasoning;
+                Progress::Take(space + len)
+            }
+            // Asked not to think, a model may still open a think block, but it
+            // may also be writing about the tag.
+            Seen::Yes(len) => match visible.text[len..].chars().next() {
+                Some('\n') => {
+                    self.phase = Phase::Reasoning;
+                    Progress::Take(space + len)
+                }
+                None if !ahead.ended => Progress::Wait,
+                _ => {
+                    self.phase = Phase::Content;
+                    Progress::Take(0)
+                }
+            },
+            Seen::No => {
+                self.phase = if thinking { Phase::Reasoning } else { Phase::Content };
+                Progress::Take(0)
+            }
+        }
+    }
+
+    fn reasoning(&mut self, ahead: Ahead<'_>) -> Progress {
+        let Some(at) = ahead.text.find('<') else {
+            return self.all(ahead, Output::reasoning);
+        };
+        if at > 0 {
+            self.output.reasoning(&ahead.text[..at]);
+            return Progress::Take(at);
+        }
+        match ahead.tag(THINK_END) {
+            Seen::Yes(len) => {
+                self.output.end_reasoning();
+                self.phase = Phase::BeforeContent { after_call: false };
+                return Progress::Take(len);
+            }
+            Seen::Maybe => return Progress::Wait,
+            Seen::No => {}
+        }
+        if !self.tools.is_empty() {
+            match ahead.call() {
+                Seen::Yes(call) => return self.begin(&call),
+                Seen::Maybe => return Progress::Wait,
+                Seen::No => {}
+            }
+        }
+        self.output.reasoning("<");
+        Progress::Take(1)
+    }
+
+    fn before_content(&mut self, ahead: Ahead<'_>, after_call: bool) -> Progress {
+        let rest = if after_call {
+            ahead.text.trim_start()
+        } else {
+            ahead.text.trim_start_matches(['\n', '\r'])
+        };
+        let space = ahead.text.len() - rest.len();
+        if rest.is_empty() {
+            return if space > 0 { Progress::Take(space) } else { Progress::Wait };
+        }
+        if after_call {
+            match (Ahead { text: rest, ..ahead }).tag(CALL_END) {
+                Seen::Yes(len) => return Progress::Take(space + len),
+                Seen::Maybe => return Progress::Wait,
+                Seen::No => {}
+            }
+        }
+        self.phase = Phase::Content;
+        Progress::Take(space)
+    }
+
+    fn content(&mut self, ahead: Ahead<'_>) -> Progress {
+        if self.tools.is_empty() {
+            return self.all(ahead, Output::content);
+        }
+        let Some(at) = ahead.text.find('<') else {
+            return self.all(ahead, Output::content);
+        };
+        if at > 0 {
+            self.output.content(&ahead.text[..at]);
+            return Progress::Take(at);
+        }
+        match ahead.call() {
+            Seen::Yes(call) => return self.begin(&call),
+            Seen::Maybe => return Progress::Wait,
+            Seen::No => {}
+        }
+        match ahead.named(FUNCTION) {
+            Seen::Yes(call) if self.tools.knows(call.name) => return self.begin(&call),
+            Seen::Maybe => return Progress::Wait,
+            Seen::Yes(_) | Seen::No => {}
+        }
+        self.output.content("<");
+        Progress::Take(1)
+    }
+
+    /// Gives the whole text to `give`.
+    fn all(&mut self, ahead: Ahead<'_>, give: fn(&mut Output, &str)) -> Progress {
+        if ahead.text.is_empty() {
+            return Progress::Wait;
+        }
+        give(&mut self.output, ahead.text);
+        Progress::Take(ahead.text.len())
+    }
+
+    fn begin(&mut self, tag: &Named<'_>) -> Progress {
+        let index = self.calls;
+        self.calls += 1;
+        self.output.end_reasoning();
+        self.output.before_call();
+        self.output.events.push(OutputEvent::ToolCallStart { index, name: tag.name.to_owned() });
+        self.phase = Phase::Call(Call::new(index, tag.name));
+        Progress::Take(tag.len)
+    }
+}
+
+/// The events so far, and the white space that has yet to prove that it stands
+/// inside a text and not at its end.
+#[derive(Debug)]
+pub(super) struct Output {
+    events: Vec<OutputEvent>,
+    stop: StopFilter,
+    reasoning: Trailing,
+    content: Trailing,
+    any_call: bool,
+}
+
+/// Text whose trailing white space is kept back.
+#[derive(Debug, Default)]
+struct Trailing {
+    space: String,
+    begun: bool,
+}
+
+impl Trailing {
+    /// Takes text and gives it up to its last visible character.
+    fn push(&mut self, text: &str) -> String {
+        let visible = text.trim_end();
+        if visible.is_empty() {
+            self.space.push_str(text);
+            return String::new();
+        }
+        self.begun = true;
+        let mut out = std::mem::take(&mut self.space);
+        out.push_str(visible);
+        text[visible.len()..].clone_into(&mut self.space);
+        out
+    }
+}
+
+impl Output {
+    fn new(stop: StopFilter) -> Self {
+        Self {
+            events: Vec::new(),
+            stop,
+            reasoning: Trailing::default(),
+            content: Trailing::default(),
+            any_call: false,
+        }
+    }
+
+    fn reasoning(&mut self, text: &str) {
+        let text = if self.reasoning.begun { text } else { text.trim_start() };
+        let text = self.reasoning.push(text);
+        if !text.is_empty() {
+            self.events.push(OutputEvent::Reasoning(text));
+        }
+    }
+
+    fn end_reasoning(&mut self) {
+        self.reasoning.space.clear();
+    }
+
+    pub(super) fn content(&mut self, text: &str) {
+        let text = self.stop.push(text);
+        self.give_content(&text);
+    }
+
+    fn give_content(&mut self, text: &str) {
+        let mut text = self.content.push(text);
+        if self.stop.stopped() {
+            text.push_str(&std::mem::take(&mut self.content.space));
+        }
+        if !text.is_empty() {
+            self.events.push(OutputEvent::Content(text));
+        }
+    }
+
+    /// The content before a call ends without its white space.
+    fn before_call(&mut self) {
+        let text = self.stop.flush();
+        self.give_content(&text);
+        self.content.space.clear();
+        self.any_call = true;
+    }
+
+    pub(super) fn arguments(&mut self, index: usize, fragment: String) {
+        if !fragment.is_empty() {
+            self.events.push(OutputEvent::ToolCallArguments { index, fragment });
+        }
+    }
+
+    pub(super) fn end_call(&mut self, index: usize) {
+        self.events.push(OutputEvent::ToolCallEnd { index });
+    }
+
+    fn finish(&mut self) {
+        if self.stop.stopped() {
+            return;
+        }
+        let text = self.stop.flush();
+        self.give_content(&text);
+        // After a call the white space at the end is only layout.
+        let space = std::mem::take(&mut self.content.space);
+        if !self.any_call && !space.is_empty() {
+            self.events.push(OutputEvent::Content(space));
+        }
+    }
+}
