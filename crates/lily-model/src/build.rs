@@ -2,7 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 
-use lily_checkpoint::config::{LayerKind, ModelConfig};
+use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
 use lily_checkpoint::manifest::{Manifest, MatrixShape, WeightInfo, WeightShape};
 use lily_plan::buffer::{BufferClass, BufferId, Elem, Region, WeightDecl, WeightId};
 use lily_plan::op::{Add, Embed, Linear, Op, RmsNorm};
@@ -56,26 +56,85 @@ pub fn build(
     b.finish(logits)
 }
 
+/// Larger dimensions are refused, so that no product of a few of them overflows.
+const MAX_DIMENSION: usize = 1 << 24;
+
+fn refuse(field: &'static str, expected: &str, found: &dyn std::fmt::Debug) -> ModelError {
+    ModelError::Field { field, expected: expected.to_owned(), found: format!("{found:?}") }
+}
+
 fn check(config: &ModelConfig, options: &BuildOptions) -> Result<(), ModelError> {
-    let refuse = |field, expected: &str, found: &dyn std::fmt::Debug| {
-        Err(ModelError::Field { field, expected: expected.to_owned(), found: format!("{found:?}") })
-    };
-    if config.layers.is_empty() {
-        return refuse("layers", "at least 1", &0);
-    }
-    let rotary_dim = config.rope.rotary_dim;
-    if !rotary_dim.is_multiple_of(2) || rotary_dim > config.head_dim {
-        return refuse("rotary_dim", "even and at most head_dim", &rotary_dim);
-    }
+    check_dimensions(config)?;
+    check_relations(config)?;
     if options.rows == 0 || (options.phase == Phase::Decode && options.rows != 1) {
         let expected = if options.rows == 0 { "at least 1" } else { "1 for decode" };
-        return refuse("rows", expected, &options.rows);
+        return Err(refuse("rows", expected, &options.rows));
     }
     if options.capacity < options.rows {
-        return refuse("capacity", "at least the rows", &options.capacity);
+        return Err(refuse("capacity", "at least the rows", &options.capacity));
     }
     if !matches!(options.kv, Elem::F32 | Elem::Bf16) {
-        return refuse("kv", "F32 or Bf16", &options.kv);
+        return Err(refuse("kv", "F32 or Bf16", &options.kv));
+    }
+    Ok(())
+}
+
+fn check_dimensions(config: &ModelConfig) -> Result<(), ModelError> {
+    let mut dimensions = vec![
+        ("layers", config.layers.len()),
+        ("hidden_size", config.hidden_size),
+        ("vocab_size", config.vocab_size),
+        ("n_heads", config.n_heads),
+        ("n_kv_heads", config.n_kv_heads),
+        ("head_dim", config.head_dim),
+        ("linear_key_heads", config.linear_key_heads),
+        ("linear_value_heads", config.linear_value_heads),
+        ("linear_key_head_dim", config.linear_key_head_dim),
+        ("linear_value_head_dim", config.linear_value_head_dim),
+        ("conv_width", config.conv_width),
+    ];
+    match config.mlp {
+        MlpConfig::Dense { intermediate_size } => {
+            dimensions.push(("intermediate_size", intermediate_size));
+        }
+        MlpConfig::Moe { n_experts, top_k, expert_intermediate_size, shared_intermediate_size } => {
+            dimensions.extend([
+                ("n_experts", n_experts),
+                ("top_k", top_k),
+                ("expert_intermediate_size", expert_intermediate_size),
+                ("shared_intermediate_size", shared_intermediate_size),
+            ]);
+        }
+    }
+    match dimensions.iter().find(|&&(_, found)| !(1..=MAX_DIMENSION).contains(&found)) {
+        Some((field, found)) => Err(refuse(field, "1 to 2^24", found)),
+        None => Ok(()),
+    }
+}
+
+fn check_relations(config: &ModelConfig) -> Result<(), ModelError> {
+    if !config.n_heads.is_multiple_of(config.n_kv_heads) {
+        return Err(refuse("n_heads", "a multiple of n_kv_heads", &config.n_heads));
+    }
+    if !config.linear_value_heads.is_multiple_of(config.linear_key_heads) {
+        let found = config.linear_value_heads;
+        return Err(refuse("linear_value_heads", "a multiple of linear_key_heads", &found));
+    }
+    if config.conv_width < 2 {
+        return Err(refuse("conv_width", "at least 2", &config.conv_width));
+    }
+    if let MlpConfig::Moe { n_experts, top_k, .. } = config.mlp
+        && top_k > n_experts
+    {
+        return Err(refuse("top_k", "at most n_experts", &top_k));
+    }
+    let rotary_dim = config.rope.rotary_dim;
+    if rotary_dim == 0 || !rotary_dim.is_multiple_of(2) || rotary_dim > config.head_dim {
+        return Err(refuse("rotary_dim", "even, 2 to head_dim", &rotary_dim));
+    }
+    let theta = config.rope.theta;
+    if !theta.is_finite() || theta <= 1.0 {
+        return Err(refuse("theta", "more than 1", &theta));
     }
     Ok(())
 }

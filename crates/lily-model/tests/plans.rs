@@ -230,12 +230,43 @@ fn impossible_options_are_refused_by_field() {
         "capacity: expected at least the rows, found 4"
     );
     assert_eq!(refuse(dense(), &|o| o.kv = Elem::U32), "kv: expected F32 or Bf16, found U32");
-    let mut config = dense();
-    config.rope.rotary_dim = 18;
-    let text = refuse(config, &|_| {});
-    assert_eq!(text, "rotary_dim: expected even and at most head_dim, found 18");
-    let config = ModelConfig { layers: Vec::new(), ..dense() };
-    assert_eq!(refuse(config, &|_| {}), "layers: expected at least 1, found 0");
+}
+
+#[test]
+fn impossible_configurations_are_refused_by_field() {
+    let refuse = |mut config: ModelConfig, change: &dyn Fn(&mut ModelConfig)| {
+        let fitting = manifest(&config);
+        change(&mut config);
+        let options = options(Phase::Prefill, 5, Fusions::all());
+        build(&config, &fitting, &options).expect_err("a refusal").to_string()
+    };
+    let cases: [(fn(&mut ModelConfig), &str); 10] = [
+        (|c| c.layers.clear(), "layers: expected 1 to 2^24, found 0"),
+        (|c| c.hidden_size = 0, "hidden_size: expected 1 to 2^24, found 0"),
+        (|c| c.head_dim = usize::MAX, "head_dim: expected 1 to 2^24, found 18446744073709551615"),
+        (|c| c.n_kv_heads = 3, "n_heads: expected a multiple of n_kv_heads, found 4"),
+        (
+            |c| c.linear_key_heads = 3,
+            "linear_value_heads: expected a multiple of linear_key_heads, found 4",
+        ),
+        (|c| c.conv_width = 1, "conv_width: expected at least 2, found 1"),
+        (|c| c.rope.rotary_dim = 18, "rotary_dim: expected even, 2 to head_dim, found 18"),
+        (|c| c.rope.rotary_dim = 3, "rotary_dim: expected even, 2 to head_dim, found 3"),
+        (|c| c.rope.theta = f64::NAN, "theta: expected more than 1, found NaN"),
+        (
+            |c| {
+                if let MlpConfig::Moe { top_k, .. } = &mut c.mlp {
+                    *top_k = 9;
+                }
+            },
+            "top_k: expected at most n_experts, found 9",
+        ),
+    ];
+    for (change, expected) in cases {
+        assert_eq!(refuse(tiny_moe(), &change), expected);
+    }
+    let text = refuse(tiny_dense(), &|c| c.mlp = MlpConfig::Dense { intermediate_size: 0 });
+    assert_eq!(text, "intermediate_size: expected 1 to 2^24, found 0");
 }
 
 #[test]

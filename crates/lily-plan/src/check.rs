@@ -18,7 +18,7 @@ pub(crate) fn plan(plan: &Plan) -> Result<(), PlanError> {
     }
     for buffer in &plan.buffers {
         let bytes = buffer.len.checked_mul(buffer.elem.bytes());
-        // Half the address space is room for every sum of offsets made later.
+        // 16 TiB each, so that offsets and sums over all buffers cannot overflow later.
         if buffer.len == 0 || bytes.is_none_or(|b| b > u64::MAX >> 20) {
             return Err(PlanError::BufferSize { buffer: buffer.name.clone(), len: buffer.len });
         }
