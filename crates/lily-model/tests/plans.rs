@@ -1,16 +1,19 @@
-//! The plans of tiny models, and the figures of the 35B shape.
+//! The plans of tiny models.
 
 mod common;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use common::{manifest, tiny_dense, tiny_moe};
-use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
+use lily_checkpoint::config::{MlpConfig, ModelConfig};
 use lily_checkpoint::manifest::{Dtype, Manifest, WeightInfo, WeightShape};
 use lily_model::{BuildOptions, Fusions, ModelError, build};
 use lily_plan::ValidPlan;
 use lily_plan::buffer::{BufferClass, Elem};
 use lily_plan::plan::{Phase, Plan};
+
+/// A way to break a configuration and the refusal it must meet.
+type Case = (fn(&mut ModelConfig), &'static str);
 
 fn options(phase: Phase, rows: usize, fusions: Fusions) -> BuildOptions {
     BuildOptions { phase, rows, capacity: 64, kv: Elem::F32, fusions }
@@ -240,7 +243,7 @@ fn impossible_configurations_are_refused_by_field() {
         let options = options(Phase::Prefill, 5, Fusions::all());
         build(&config, &fitting, &options).expect_err("a refusal").to_string()
     };
-    let cases: [(fn(&mut ModelConfig), &str); 10] = [
+    let cases: [Case; 10] = [
         (|c| c.layers.clear(), "layers: expected 1 to 2^24, found 0"),
         (|c| c.hidden_size = 0, "hidden_size: expected 1 to 2^24, found 0"),
         (|c| c.head_dim = usize::MAX, "head_dim: expected 1 to 2^24, found 18446744073709551615"),
@@ -281,44 +284,4 @@ fn fusions_parse_and_print_as_comma_lists() {
         error.to_string(),
         "unknown fusion \"rope\", expected all, none or a comma list of residual, swiglu, attention_gate"
     );
-}
-
-/// The published Qwen3.6-35B-A3B shape.
-fn shape_35b() -> ModelConfig {
-    let kind = |i| if i % 4 == 3 { LayerKind::FullAttention } else { LayerKind::LinearAttention };
-    let mut config = tiny_moe();
-    config.hidden_size = 2048;
-    config.vocab_size = 248_320;
-    config.layers = (0..40).map(kind).collect();
-    (config.n_heads, config.n_kv_heads, config.head_dim) = (16, 2, 256);
-    (config.linear_key_heads, config.linear_value_heads) = (16, 32);
-    (config.linear_key_head_dim, config.linear_value_head_dim) = (128, 128);
-    config.rope.rotary_dim = 64;
-    config.mlp = MlpConfig::Moe {
-        n_experts: 256,
-        top_k: 8,
-        expert_intermediate_size: 512,
-        shared_intermediate_size: 512,
-    };
-    config.max_position_embeddings = 262_144;
-    config
-}
-
-#[test]
-fn a_decode_step_of_the_35b_shape_has_few_stages() {
-    let fused = valid(&shape_35b(), Phase::Decode, 1, Fusions::all());
-    // 13 per DeltaNet layer, 12 per attention layer; embedding, norm, head.
-    assert_eq!(fused.stages().len(), 30 * 13 + 10 * 12 + 3);
-    assert!(fused.stages().len() < 555, "what the published implementation needs");
-    let unfused = valid(&shape_35b(), Phase::Decode, 1, Fusions::none());
-    assert!(unfused.stages().len() > fused.stages().len());
-}
-
-#[test]
-fn scratch_of_the_35b_shape_is_bounded_by_what_lives_in_its_widest_stage() {
-    let valid = valid(&shape_35b(), Phase::Prefill, 64, Fusions::all());
-    let (arena, live) = (valid.arena_bytes(), valid.live_bytes());
-    assert!(arena <= live + live / 4, "arena {arena} bytes, {live} live");
-    let mib = 1 << 20;
-    assert!(arena < 10 * mib, "64 rows take {arena} bytes");
 }

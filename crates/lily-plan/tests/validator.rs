@@ -7,6 +7,9 @@ use lily_plan::op::{
 use lily_plan::plan::{Phase, Plan, PlanBuilder, Ports};
 use lily_plan::{PlanError, ValidPlan};
 
+/// A way to break a plan and the refusal it must meet.
+type Case = (fn(&mut Plan), &'static str);
+
 const ROWS: usize = 4;
 const HIDDEN: usize = 8;
 
@@ -117,7 +120,7 @@ fn the_whole_plan_is_accepted() {
 
 #[test]
 fn broken_regions_are_refused_by_step_and_operand() {
-    let cases: [(fn(&mut Plan), &str); 9] = [
+    let cases: [Case; 9] = [
         (
             |p| edit!(p, "norm", RmsNorm, |o| o.x.buffer = BufferId(99)),
             "step norm: x: buffer 99 does not exist, the plan has 11",
@@ -167,7 +170,7 @@ fn broken_regions_are_refused_by_step_and_operand() {
 
 #[test]
 fn operands_in_the_wrong_kind_of_buffer_are_refused() {
-    let cases: [(fn(&mut Plan), &str); 2] = [
+    let cases: [Case; 2] = [
         (
             |p| p.buffers[7].class = BufferClass::Scratch,
             "step rope: k_cache: expected a KvCache buffer, found Scratch buffer k_cache",
@@ -187,7 +190,7 @@ fn operands_in_the_wrong_kind_of_buffer_are_refused() {
 
 #[test]
 fn impossible_dimensions_are_refused() {
-    let cases: [(fn(&mut Plan), &str); 9] = [
+    let cases: [Case; 9] = [
         (
             |p| edit!(p, "norm", RmsNorm, |o| o.dim = 0),
             "step norm: dim: expected at least 1, found 0",
@@ -247,7 +250,7 @@ fn operations_with_slots_check_their_dimensions() {
 
 #[test]
 fn weights_that_do_not_fit_are_refused() {
-    let cases: [(fn(&mut Plan), &str); 5] = [
+    let cases: [Case; 5] = [
         (
             |p| edit!(p, "norm", RmsNorm, |o| o.weight = WeightId(77)),
             "step norm: weight: weight 77 does not exist, the plan has 6",
@@ -276,7 +279,7 @@ fn weights_that_do_not_fit_are_refused() {
 
 #[test]
 fn bytes_that_were_never_written_are_not_read() {
-    let cases: [(fn(&mut Plan), &str); 4] = [
+    let cases: [Case; 4] = [
         (|p| drop(p.steps.remove(1)), "step q: x: bytes 0..128 of h were never written"),
         (
             |p| {
@@ -309,7 +312,7 @@ fn state_and_cache_may_be_read_before_the_plan_writes_them() {
 
 #[test]
 fn a_step_may_not_write_over_its_own_operands() {
-    let cases: [(fn(&mut Plan), &str); 2] = [
+    let cases: [Case; 2] = [
         (|p| edit!(p, "norm", RmsNorm, |o| o.out = o.x.clone()), "step norm: out overlaps x"),
         (
             |p| edit!(p, "rope", RopeAppend, |o| o.v_cache = o.k_cache.clone()),
@@ -371,7 +374,7 @@ fn sizes_of_buffers_are_bounded() {
 
 #[test]
 fn ports_are_what_a_driver_expects() {
-    let cases: [(fn(&mut Plan), &str); 4] = [
+    let cases: [Case; 4] = [
         (
             |p| p.ports.control = BufferId(1),
             "port control: expected Input U32[2], found Input U32[4] tokens",
