@@ -93,22 +93,24 @@ impl ExpSum {
 
     fn block_sum(&self, block: &[f32], least: f32) -> f64 {
         // Several sums side by side, in an order that does not depend on the machine's vectors.
-        const LANES: usize = 8;
-        let mut sums = [0.0f32; LANES];
-        let mut octets = block.chunks_exact(LANES);
-        for octet in &mut octets {
-            for (sum, &logit) in sums.iter_mut().zip(octet) {
-                *sum += self.weight_from(logit, least);
+        let mut sums = [0.0f32; 8];
+        for octet in self.block_weights(block, least).as_chunks::<8>().0 {
+            for (sum, weight) in sums.iter_mut().zip(octet) {
+                *sum += weight;
             }
         }
-        let rest = octets.remainder().iter().map(|&logit| self.weight_from(logit, least));
-        sums.iter().map(|&sum| f64::from(sum)).sum::<f64>() + f64::from(rest.sum::<f32>())
+        sums.iter().map(|&sum| f64::from(sum)).sum()
     }
 
+    /// Weights of at most a block of logits, 0 for those below `least` and behind the end.
     #[inline]
-    fn weight_from(&self, logit: f32, least: f32) -> f32 {
-        let weight = self.weight(logit);
-        if weight < least { 0.0 } else { weight }
+    fn block_weights(&self, block: &[f32], least: f32) -> [f32; BLOCK] {
+        let mut weights = [0.0; BLOCK];
+        for (weight, &logit) in weights.iter_mut().zip(block) {
+            let full = self.weight(logit);
+            *weight = if full < least { 0.0 } else { full };
+        }
+        weights
     }
 
     /// The token at which the running sum of weights of at least `least` passes `uniform` times
@@ -130,9 +132,58 @@ impl ExpSum {
             block_idx += 1;
         }
         let start = block_idx * BLOCK;
-        let block = logits[start..].iter().take(BLOCK);
-        let weights = block.map(|&logit| self.weight_from(logit, least));
-        (start + pick_weighted(weights, rest)) as u32
+        let block = &logits[start..logits.len().min(start + BLOCK)];
+        let weights = self.block_weights(block, least);
+        (start + pick_weighted(weights.into_iter(), rest)) as u32
+    }
+}
+
+/// Fills `out` with the smallest leading set of `logits` by rank whose weights reach `share` of all,
+/// in no particular but always the same order.
+pub(crate) fn select_nucleus(
+    logits: &[f32],
+    weights: ExpSum,
+    share: f32,
+    out: &mut Vec<Candidate>,
+) {
+    // Weights are summed by bins of equal width in the logit: only the bin in which the share is
+    // reached has to be sorted.
+    const BINS: usize = 1024;
+    let lowest = logits.iter().fold(weights.max, |least, &x| if x < least { x } else { least });
+    let width = ((weights.max - lowest) * weights.scale).clamp(f32::MIN_POSITIVE, -LOWEST);
+    let per_unit = (BINS - 1) as f32 / width;
+    let bin = |x: f32| ((((weights.max - x) * weights.scale) * per_unit) as usize).min(BINS - 1);
+    let mut sums = [0.0f64; BINS];
+    for block in logits.chunks(BLOCK) {
+        for (&logit, weight) in block.iter().zip(weights.block_weights(block, 0.0)) {
+            sums[bin(logit)] += f64::from(weight);
+        }
+    }
+    let target = f64::from(share) * sums.iter().sum::<f64>();
+    let mut sum = 0.0;
+    let mut last_bin = 0;
+    while last_bin < BINS - 1 && sum + sums[last_bin] < target {
+        sum += sums[last_bin];
+        last_bin += 1;
+    }
+
+    out.clear();
+    let mut border = Vec::new();
+    for (i, &logit) in logits.iter().enumerate() {
+        let candidate = Candidate { id: i as u32, logit };
+        match bin(logit).cmp(&last_bin) {
+            Ordering::Less => out.push(candidate),
+            Ordering::Equal => border.push(candidate),
+            Ordering::Greater => {}
+        }
+    }
+    border.sort_unstable_by(by_rank);
+    for candidate in border {
+        out.push(candidate);
+        sum += f64::from(weights.weight(candidate.logit));
+        if sum >= target {
+            break;
+        }
     }
 }
 
@@ -150,12 +201,14 @@ pub(crate) fn pick_weighted(weights: impl Iterator<Item = f32>, mut rest: f64) -
     last
 }
 
+/// Below this `exp` is 0.
+const LOWEST: f32 = -87.0;
+
 /// `e^x` for `x` at most 0, to about two units in the last place; 0 below -87.
 ///
 /// Own code, because the system's differs between systems and does not vectorise.
 #[inline]
 pub(crate) fn exp(x: f32) -> f32 {
-    const LOWEST: f32 = -87.0;
     // Adding 1.5 * 2^23 rounds to an integer and leaves it in the low bits.
     const ROUND: f32 = 12_582_912.0;
     const LN_2_HIGH: f32 = 0.693_359_4;

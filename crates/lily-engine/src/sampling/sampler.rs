@@ -1,15 +1,12 @@
 //! The sampler of one generation.
 
 use super::adjust::Adjustments;
-use super::candidates::{Candidate, ExpSum, largest, pick_weighted, select_top};
+use super::candidates::{Candidate, ExpSum, largest, pick_weighted, select_nucleus, select_top};
 use super::random::Random;
 use super::{SamplingError, SamplingParams};
 
 /// Temperatures below this are 0: their reciprocal would leave the numbers' range.
 const LEAST_TEMPERATURE: f32 = 1e-5;
-
-/// Candidates looked at first when only `top_p` bounds their number.
-const NUCLEUS_GUESS: usize = 64;
 
 /// Chooses tokens by [`SamplingParams`] and remembers what it has to penalise.
 #[derive(Clone, Debug)]
@@ -69,7 +66,7 @@ impl Sampler {
             return weights.pick(logits, min_p, self.random.uniform(), &mut self.sums);
         }
         if all {
-            self.select_nucleus(logits, weights);
+            select_nucleus(logits, weights, top_p, &mut self.candidates);
         } else {
             select_top(logits, top_k, &mut self.candidates);
             let total = self.candidates.iter().map(|c| f64::from(weights.weight(c.logit))).sum();
@@ -81,23 +78,8 @@ impl Sampler {
         self.candidates[pick_weighted(weighed, self.random.uniform() * total)].id
     }
 
-    /// The nucleus of all logits. Usually a handful of candidates hold it; their number grows until
-    /// they do.
-    fn select_nucleus(&mut self, logits: &[f32], weights: ExpSum) {
-        let total = weights.sum(logits, 0.0);
-        let mut k = NUCLEUS_GUESS;
-        loop {
-            select_top(logits, k, &mut self.candidates);
-            if self.cut_nucleus(weights, total) || k >= logits.len() {
-                return;
-            }
-            k = k.saturating_mul(16);
-        }
-    }
-
-    /// Drops the candidates behind the one at which `top_p` of `total` is reached; `false` when none
-    /// is.
-    fn cut_nucleus(&mut self, weights: ExpSum, total: f64) -> bool {
+    /// Drops the candidates behind the one at which `top_p` of `total` is reached.
+    fn cut_nucleus(&mut self, weights: ExpSum, total: f64) {
         let target = f64::from(self.params.top_p) * total;
         let mut sum = 0.0;
         let reached = self.candidates.iter().position(|c| {
@@ -107,6 +89,5 @@ impl Sampler {
         if let Some(index) = reached {
             self.candidates.truncate(index + 1);
         }
-        reached.is_some()
     }
 }

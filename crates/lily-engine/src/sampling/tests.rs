@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 
-use super::candidates::{exp, largest};
+use super::candidates::{exp, largest, select_nucleus};
 use super::*;
 
 fn sampler(params: SamplingParams, token_limit: usize) -> Sampler {
@@ -287,6 +287,25 @@ fn any_params() -> impl Strategy<Value = SamplingParams> {
 }
 
 proptest! {
+    #[test]
+    fn the_nucleus_is_the_one_a_full_sort_finds(logits in any_logits(), top_p in 0.01f32..0.99) {
+        let weights = ExpSum::new(largest(&logits).logit, 1.0);
+        let mut found = Vec::new();
+        select_nucleus(&logits, weights, top_p, &mut found);
+        let mut found: Vec<usize> = found.iter().map(|c| c.id as usize).collect();
+        found.sort_unstable();
+        let share = |n: usize| reference(&logits, &SamplingParams::default())[..n]
+            .iter()
+            .map(|&(_, p)| p)
+            .sum::<f64>();
+        // Where rounding decides, one more or less is right as well.
+        let n = found.len();
+        prop_assert!(share(n) >= f64::from(top_p) - 1e-5 && share(n - 1) <= f64::from(top_p) + 1e-5);
+        let mut expected = ranked(&logits)[..n].to_vec();
+        expected.sort_unstable();
+        prop_assert_eq!(found, expected);
+    }
+
     #[test]
     fn the_largest_are_those_a_full_sort_finds(logits in any_logits(), k in 1usize..500) {
         let mut found = Vec::new();
