@@ -1,0 +1,326 @@
+//! One flag struct per command.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+use super::shared::{EngineArgs, ModelArgs, SamplingArgs, positive};
+
+/// Ask one question, or talk in a session
+///
+/// With a question (or text on standard input) the answer is streamed to standard output; without
+/// one, and on a terminal, a session with history and line editing starts. The model's thinking is
+/// shown dimmed on a terminal and left out elsewhere. Ctrl-C stops an answer.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily chat \"What is the capital of Japan?\"
+  lily chat --model-path ~/models/Qwen3.6-35B-A3B-4bit --think off
+  lily chat --system \"Answer in one word.\" \"What is the opposite of hot?\"
+  echo \"What is 12 + 30?\" | lily chat
+
+In a session: /help lists the commands, such as /reset, /think on|off, /system TEXT, /quit.")]
+pub(crate) struct ChatArgs {
+    /// The question; several words need no quotes
+    #[arg(value_name = "QUESTION")]
+    pub(crate) question: Vec<String>,
+    /// System prompt
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) system: Option<String>,
+    /// Whether the model thinks before it answers
+    #[arg(long, value_name = "WHEN", default_value = "on")]
+    pub(crate) think: Switch,
+    /// Do not read or keep the session's input history
+    #[arg(long)]
+    pub(crate) no_history: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// On or off.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Switch {
+    On,
+    Off,
+}
+
+/// Serve the OpenAI-compatible HTTP API
+///
+/// Routes: POST /v1/chat/completions, GET /v1/models, GET /health. Ctrl-C or SIGTERM ends the
+/// server after the running requests are done.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily serve                                     the demo model on port 8000
+  lily --model-path ~/models/Qwen3.6-35B-A3B-4bit --port 8000
+  LILY_API_KEY=secret lily serve --host 0.0.0.0
+
+  curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
+    -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of Japan?\"}]}'")]
+pub(crate) struct ServeArgs {
+    /// Address to listen on
+    #[arg(long, default_value = "127.0.0.1")]
+    pub(crate) host: String,
+    /// Port to listen on; 0 picks a free one
+    #[arg(long, default_value_t = 8000)]
+    pub(crate) port: u16,
+    /// Demand this bearer token
+    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
+    pub(crate) api_key: Option<String>,
+    /// Name of the model in requests and answers [default: the directory's name]
+    #[arg(long, value_name = "NAME")]
+    pub(crate) model_name: Option<String>,
+    /// Whether the model thinks when a request does not say
+    #[arg(long, value_name = "WHEN", default_value = "on")]
+    pub(crate) think: Switch,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Continue a text or a list of token ids, without chat template
+///
+/// With --prompt-tokens the directory needs no tokenizer files; `text` is null then.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily generate \"The capital of Japan is\" --max-tokens 16
+  lily generate --model-path DIR --prompt-tokens 1,2,3 --max-tokens 32 --temperature 0 --json
+  lily generate --file prompt.txt --tokens
+
+--json prints one object: tokens, text, finish_reason (stop, length), prompt_tokens, and the rates
+prefill_tokens_per_second and decode_tokens_per_second.")]
+pub(crate) struct GenerateArgs {
+    /// The text to continue
+    #[arg(value_name = "TEXT", group = "input")]
+    pub(crate) text: Option<String>,
+    /// The text to continue, as a flag
+    #[arg(long, value_name = "TEXT", group = "input")]
+    pub(crate) prompt: Option<String>,
+    /// Continue the text in this file
+    #[arg(long, value_name = "FILE", group = "input")]
+    pub(crate) file: Option<PathBuf>,
+    /// Continue these token ids
+    #[arg(long, value_name = "IDS", value_delimiter = ',', group = "input")]
+    pub(crate) prompt_tokens: Option<Vec<u32>>,
+    /// End when this text appears; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
+    /// Do not end at the checkpoint's stop tokens
+    #[arg(long)]
+    pub(crate) ignore_eos: bool,
+    /// Print token ids as one JSON array instead of text
+    #[arg(long, conflicts_with = "json")]
+    pub(crate) tokens: bool,
+    /// Print one JSON object at the end
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    #[command(flatten)]
+    pub(crate) sampling: SamplingArgs,
+}
+
+/// Show what a checkpoint holds and what memory it needs
+///
+/// Reads headers only, no weights. A directory with nothing but config.json works too.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily inspect
+  lily inspect --model-path ~/models/Qwen3.6-35B-A3B-4bit --context 32768
+  lily inspect --model-path DIR --json")]
+pub(crate) struct InspectArgs {
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Print the execution plan: steps, stages, memory
+///
+/// Needs config.json alone.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily plan --phase decode
+  lily plan --model-path DIR --phase decode --json
+  lily plan --phase prefill --rows 512 --fuse none
+
+--json prints one object with steps, stages, weight_bytes, state_bytes, kv_bytes, arena_bytes and
+the steps of each stage by name.")]
+pub(crate) struct PlanArgs {
+    /// What the plan is for
+    #[arg(long, default_value = "decode")]
+    pub(crate) phase: PlanPhase,
+    /// Token rows [default: 1 for decode, --prefill-chunk otherwise]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) rows: Option<usize>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Phase of a plan.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PlanPhase {
+    /// A chunk of prompt tokens, logits of the last row
+    Prefill,
+    /// One token
+    Decode,
+    /// A chunk of tokens, logits of every row
+    Score,
+}
+
+/// Measure quality: perplexity, agreement with reference logits, exact answers
+///
+/// Prints one JSON object. Over a text: perplexity and how often the most probable token is the
+/// next one. With --reference: the model is teacher-forced over `ids` [n] (any integer type) and
+/// compared with `logits` [m, vocab] (F32, F16 or BF16) of the last m positions; the directory
+/// needs no tokenizer files. With --conversations: every conversation is answered greedily and
+/// counts when the whole text after the thinking equals the wanted one.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily eval book.txt --last 192
+  lily eval --model-path DIR --reference logits.safetensors
+  lily eval --conversations models/demo/heldout.jsonl.gz --count 200
+
+Fields with --reference: positions, max_abs_diff, rms_diff, perplexity, reference_perplexity,
+top1_agreement. The perplexities cover the positions whose next token is among the ids: the last
+one has none.")]
+pub(crate) struct EvalArgs {
+    /// Text file to score
+    #[arg(value_name = "FILE", group = "what", required_unless_present_any = ["reference", "conversations"])]
+    pub(crate) text: Option<PathBuf>,
+    /// Safetensors file with `ids` and `logits`
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub(crate) reference: Option<PathBuf>,
+    /// JSON lines with `messages`, `tools`, `think` and `want`; may be gzipped
+    #[arg(long, value_name = "FILE", group = "what")]
+    pub(crate) conversations: Option<PathBuf>,
+    /// Score only the last N positions of the text
+    #[arg(long, value_name = "N", value_parser = positive, requires = "text")]
+    pub(crate) last: Option<usize>,
+    /// Ask only N conversations, evenly spread over the file
+    #[arg(long, value_name = "N", value_parser = positive, requires = "conversations")]
+    pub(crate) count: Option<usize>,
+    /// Print this many wrong answers to standard error
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "conversations")]
+    pub(crate) show: usize,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Measure prefill and decode speed
+///
+/// Prompt token i is ((i * 2654435761) mod 2^32) mod vocab; greedy, batch 1. For each length: one
+/// warm-up of exactly the same shape, then --rounds times one prefill timed to the first token and
+/// the decode steps; medians are reported. Every round must generate the same tokens, otherwise
+/// nothing is reported and the exit code is 1.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily bench
+  lily bench --model-path DIR --lengths 256,1024,4096 --json > bench.json")]
+pub(crate) struct BenchArgs {
+    /// Prompt lengths in tokens
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256,512", value_parser = positive)]
+    pub(crate) lengths: Vec<usize>,
+    /// Decode steps after the first token
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
+    pub(crate) steps: usize,
+    /// Timed rounds for each length
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
+    pub(crate) rounds: usize,
+    /// Print one JSON object instead of a table
+    #[arg(long)]
+    pub(crate) json: bool,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+}
+
+/// Print the token ids of a text as one JSON array
+///
+/// Special tokens in the text are recognised; nothing is added.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily tokenize \"Hello world\"
+  lily tokenize --model-path DIR --file README.md")]
+pub(crate) struct TokenizeArgs {
+    /// The text
+    #[arg(value_name = "TEXT", required_unless_present = "file")]
+    pub(crate) text: Option<String>,
+    /// Take the text from this file, byte for byte
+    #[arg(long, value_name = "FILE", conflicts_with = "text")]
+    pub(crate) file: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// Print the prompt that a chat request becomes
+///
+/// FILE holds an OpenAI chat completion request; messages, tools and chat_template_kwargs count. An
+/// error that the chat template raises, or a message it cannot take, ends with exit code 2.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily render --request request.json
+  lily render --model-path DIR --request request.json")]
+pub(crate) struct RenderArgs {
+    /// The request body; `-` is standard input
+    #[arg(long, value_name = "FILE")]
+    pub(crate) request: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+}
+
+/// Write a checkpoint for tests and measurements
+///
+/// The shape is that of Qwen3.6-35B-A3B cut to --layers layers, in the MLX 4-bit format (group 64,
+/// 8-bit gates), with weights from a fixed random sequence: the same arguments write the same bytes.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily make-checkpoint --random --layers 4 random-4")]
+pub(crate) struct MakeCheckpointArgs {
+    /// Random weights (the only kind there is)
+    #[arg(long, required = true)]
+    pub(crate) random: bool,
+    /// Number of layers; every fourth one is full attention
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
+    pub(crate) layers: usize,
+    /// Directory to create
+    #[arg(value_name = "OUT")]
+    pub(crate) out: PathBuf,
+}
+
+/// Print a shell's completion script
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily completions bash > ~/.local/share/bash-completion/completions/lily
+  lily completions zsh > ~/.zfunc/_lily")]
+pub(crate) struct CompletionsArgs {
+    /// The shell
+    pub(crate) shell: clap_complete::Shell,
+}

@@ -1,0 +1,115 @@
+//! The command line as typed: nothing here opens a file, loads a model or starts a thread.
+
+mod commands;
+mod shared;
+
+pub(crate) use commands::*;
+pub(crate) use shared::*;
+
+use clap::{Parser, Subcommand};
+
+const EXAMPLES: &str = "\
+Examples:
+  lily chat \"What is the capital of Japan?\"      ask the embedded demo model
+  lily chat --model-path ~/models/Qwen3.6-35B-A3B-4bit
+  lily --model-path ~/models/Qwen3.6-35B-A3B-4bit --port 8000
+                                                 the same as `lily serve ...`
+  lily inspect --model-path ~/models/Qwen3.6-35B-A3B-4bit --context 32768
+
+Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 interrupted.";
+
+/// Local inference for the Qwen3.5/3.6 hybrid family.
+///
+/// Without a command, `lily` serves: `lily --model-path DIR --port 8000` is `lily serve ...`.
+/// Commands that need a model use the embedded demo model where no --model-path is given.
+#[derive(Debug, Parser)]
+#[command(
+    name = "lily",
+    version,
+    after_help = EXAMPLES,
+    args_conflicts_with_subcommands = true,
+    arg_required_else_help = true,
+    disable_help_subcommand = true,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) serve: ServeArgs,
+}
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Chat(ChatArgs),
+    Serve(ServeArgs),
+    Generate(GenerateArgs),
+    Inspect(InspectArgs),
+    Plan(PlanArgs),
+    Eval(EvalArgs),
+    Bench(BenchArgs),
+    Tokenize(TokenizeArgs),
+    Render(RenderArgs),
+    MakeCheckpoint(MakeCheckpointArgs),
+    Completions(CompletionsArgs),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    fn parse(line: &str) -> Result<Cli, clap::Error> {
+        Cli::try_parse_from(line.split_whitespace())
+    }
+
+    #[test]
+    fn the_definitions_are_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn flags_without_a_command_serve() {
+        let cli = parse("lily --model-path models/x --port 8000").unwrap();
+        assert!(cli.command.is_none());
+        assert_eq!(cli.serve.port, 8000);
+        assert_eq!(cli.serve.model.model_path.as_deref(), Some("models/x".as_ref()));
+    }
+
+    #[test]
+    fn serve_flags_before_another_command_are_refused() {
+        assert!(parse("lily --port 8000 chat hello").is_err());
+    }
+
+    #[test]
+    fn sampling_values_outside_their_range_are_refused() {
+        for bad in [
+            "--temperature=-1",
+            "--temperature=nan",
+            "--temperature=warm",
+            "--top-p=0",
+            "--top-p=1.5",
+            "--min-p=2",
+            "--repetition-penalty=0",
+            "--presence-penalty=3",
+            "--logit-bias=5",
+            "--logit-bias=5=inf",
+            "--max-tokens=0",
+        ] {
+            assert!(parse(&format!("lily generate hello {bad}")).is_err(), "{bad}");
+        }
+    }
+
+    #[test]
+    fn prompt_tokens_are_a_comma_list() {
+        let Some(Command::Generate(args)) =
+            parse("lily generate --prompt-tokens 1,2,3").unwrap().command
+        else {
+            panic!("not generate")
+        };
+        assert_eq!(args.prompt_tokens, Some(vec![1, 2, 3]));
+        assert!(parse("lily generate --prompt-tokens 1,x").is_err());
+        assert!(parse("lily generate hello --prompt-tokens 1").is_err());
+    }
+}

@@ -1,0 +1,123 @@
+//! Flag groups that several commands share.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum};
+
+/// Which checkpoint.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Model")]
+pub(crate) struct ModelArgs {
+    /// Checkpoint directory (MLX affine or Hugging Face layout); default: the embedded demo model
+    #[arg(long, value_name = "DIR", env = "LILY_MODEL_PATH")]
+    pub(crate) model_path: Option<PathBuf>,
+}
+
+/// How the engine holds and runs the model.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct EngineArgs {
+    /// Tokens a session can hold [default: the model's own, at most 32768]
+    #[arg(long, value_name = "TOKENS", value_parser = positive)]
+    pub(crate) context: Option<usize>,
+    /// Worker threads [default: all cores]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+    /// Element type of the KV cache
+    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    pub(crate) kv_cache: KvCache,
+    /// Prompt tokens per prefill chunk
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = positive)]
+    pub(crate) prefill_chunk: usize,
+    /// Fused steps to use: `all`, `none`, or a comma list of names as `lily plan` prints them
+    #[arg(long, value_name = "LIST", default_value = "all")]
+    pub(crate) fuse: String,
+}
+
+/// Element type of the KV cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum KvCache {
+    /// 4 bytes an element
+    F32,
+    /// 2 bytes an element
+    Bf16,
+}
+
+/// How the next token is chosen; what is not given comes from generation_config.json.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Sampling (defaults: the checkpoint's generation_config.json)")]
+pub(crate) struct SamplingArgs {
+    /// Softmax temperature; 0 is greedy
+    #[arg(long, value_name = "T", value_parser = temperature)]
+    pub(crate) temperature: Option<f32>,
+    /// Keep the K most probable tokens; 0 keeps all
+    #[arg(long, value_name = "K")]
+    pub(crate) top_k: Option<usize>,
+    /// Keep the most probable tokens whose probabilities sum to P
+    #[arg(long, value_name = "P", value_parser = top_p)]
+    pub(crate) top_p: Option<f32>,
+    /// Keep tokens at least P times as probable as the best
+    #[arg(long, value_name = "P", value_parser = min_p)]
+    pub(crate) min_p: Option<f32>,
+    /// Subtracted from the logit of every token already generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    pub(crate) presence_penalty: Option<f32>,
+    /// Subtracted from a token's logit once per time it was generated
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
+    pub(crate) frequency_penalty: Option<f32>,
+    /// Divides positive (multiplies negative) logits of tokens already seen; 1 is off
+    #[arg(long, value_name = "X", value_parser = repetition_penalty)]
+    pub(crate) repetition_penalty: Option<f32>,
+    /// Added to one token's logit; may be repeated
+    #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
+    pub(crate) logit_bias: Vec<(u32, f32)>,
+    /// Same seed, same text [default: random]
+    #[arg(long, value_name = "N")]
+    pub(crate) seed: Option<u64>,
+    /// Generate at most N tokens [default: until a stop token or the end of the context]
+    #[arg(long, value_name = "N", value_parser = positive)]
+    pub(crate) max_tokens: Option<usize>,
+}
+
+/// A count that is at least 1.
+pub(crate) fn positive(text: &str) -> Result<usize, String> {
+    match text.parse::<usize>() {
+        Ok(0) => Err("must be at least 1".into()),
+        Ok(n) => Ok(n),
+        Err(e) => Err(e.to_string()),
+    }
+}
+
+fn number(text: &str, accepts: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {
+    match text.parse::<f32>() {
+        Ok(value) if value.is_finite() && accepts(value) => Ok(value),
+        Ok(_) => Err(format!("must be {expected}")),
+        Err(_) => Err(format!("not a number; must be {expected}")),
+    }
+}
+
+fn temperature(text: &str) -> Result<f32, String> {
+    number(text, |v| v >= 0.0, "0 or more")
+}
+
+fn top_p(text: &str) -> Result<f32, String> {
+    number(text, |v| v > 0.0 && v <= 1.0, "above 0 and at most 1")
+}
+
+fn min_p(text: &str) -> Result<f32, String> {
+    number(text, |v| (0.0..=1.0).contains(&v), "between 0 and 1")
+}
+
+fn penalty(text: &str) -> Result<f32, String> {
+    number(text, |v| (-2.0..=2.0).contains(&v), "between -2 and 2")
+}
+
+fn repetition_penalty(text: &str) -> Result<f32, String> {
+    number(text, |v| v > 0.0, "above 0")
+}
+
+fn logit_bias(text: &str) -> Result<(u32, f32), String> {
+    let (id, bias) = text.split_once('=').ok_or("expected ID=BIAS")?;
+    let id = id.parse::<u32>().map_err(|e| format!("token id {id:?}: {e}"))?;
+    Ok((id, number(bias, |v| (-100.0..=100.0).contains(&v), "between -100 and 100")?))
+}

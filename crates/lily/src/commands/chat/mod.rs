@@ -1,0 +1,192 @@
+//! `lily chat`: one question, or a session.
+
+mod interrupt;
+mod session;
+mod slash;
+
+use std::io::{self, IsTerminal, Read};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result};
+use lily_engine::{FinishReason, Session};
+use lily_text::{OutputEvent, OutputParser, ParserOptions};
+use serde_json::{Value, json};
+
+use super::output::print;
+use super::speed::Stopwatch;
+use crate::args::{ChatArgs, Switch};
+use crate::failure::UsageError;
+use crate::model::{self, Loaded};
+
+const INTERRUPTED: u8 = 130;
+
+pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
+    let question = question(args)?;
+    let loaded =
+        model::load(&args.model, model::engine_options(&args.engine)?, args.engine.threads)?;
+    interrupt::install()?;
+    let mut chat = Chat::new(args, &loaded)?;
+    let Some(question) = question else {
+        session::run(&mut chat, args)?;
+        return Ok(ExitCode::SUCCESS);
+    };
+    let answer = chat.ask(&question)?;
+    eprintln!("{}", answer.summary);
+    let interrupted = answer.finish == Some(FinishReason::Cancelled);
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
+}
+
+/// The question of the command line or of standard input; `None` starts a session.
+fn question(args: &ChatArgs) -> Result<Option<String>> {
+    let mut text = args.question.join(" ");
+    if args.question.is_empty() {
+        if io::stdin().is_terminal() {
+            return Ok(None);
+        }
+        io::stdin().read_to_string(&mut text).context("cannot read standard input")?;
+    }
+    if text.trim().is_empty() {
+        return Err(UsageError(anyhow::anyhow!("the question is empty")).into());
+    }
+    Ok(Some(text))
+}
+
+/// A conversation with a loaded model.
+struct Chat<'a> {
+    args: &'a ChatArgs,
+    loaded: &'a Loaded,
+    session: Session,
+    system: Option<String>,
+    think: Switch,
+    /// User and assistant turns; the system prompt is kept apart.
+    turns: Vec<Value>,
+}
+
+/// How an answer went.
+struct Answer {
+    finish: Option<FinishReason>,
+    summary: String,
+}
+
+impl<'a> Chat<'a> {
+    fn new(args: &'a ChatArgs, loaded: &'a Loaded) -> Result<Self> {
+        Ok(Chat {
+            args,
+            loaded,
+            session: loaded.engine.new_session()?,
+            system: args.system.clone(),
+            think: args.think,
+            turns: Vec::new(),
+        })
+    }
+
+    /// Asks, streams the answer to standard output and keeps both turns. After an error the
+    /// conversation is as it was before.
+    fn ask(&mut self, question: &str) -> Result<Answer> {
+        self.turns.push(json!({"role": "user", "content": question}));
+        let result = self.answer();
+        if result.is_err() {
+            self.turns.pop();
+        }
+        let (turn, answer) = result?;
+        self.turns.push(turn);
+        Ok(answer)
+    }
+
+    fn answer(&mut self) -> Result<(Value, Answer)> {
+        let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
+        let messages: Vec<Value> = system.chain(self.turns.iter().cloned()).collect();
+        let prompt = self.loaded.chat_prompt(&messages, None, self.think)?;
+        let parser_options =
+            ParserOptions { starts_in_thinking: prompt.starts_in_thinking, ..Default::default() };
+        let mut parser = OutputParser::new(self.loaded.tokenizer()?, parser_options);
+        let mut options = self.loaded.engine.default_options();
+        options.sampling = model::sampling(&self.args.sampling, options.sampling);
+        options.max_tokens = self.args.sampling.max_tokens;
+
+        let cancel = interrupt::token();
+        let mut screen = Screen::new();
+        let mut watch = Stopwatch::start(prompt.tokens.len());
+        // The template drops earlier reasoning, so a prompt seldom continues the last one.
+        self.session.reset();
+        let mut generation = self.session.generate(&prompt.tokens, options, &cancel)?;
+        while let Some(token) = generation.next_token()? {
+            watch.token();
+            screen.show(parser.push(token.id))?;
+        }
+        let finish = generation.finish_reason();
+        interrupt::done();
+        screen.show(parser.finish())?;
+        screen.end()?;
+        let mut summary = watch.summary();
+        match finish {
+            Some(FinishReason::Length) => summary.push_str("; cut off at the length limit"),
+            Some(FinishReason::Cancelled) => summary.push_str("; interrupted"),
+            Some(FinishReason::Stop) | None => {}
+        }
+        Ok((screen.into_turn(), Answer { finish, summary }))
+    }
+}
+
+/// Standard output: thinking dimmed on a terminal and left out elsewhere.
+struct Screen {
+    terminal: bool,
+    dimmed: bool,
+    reasoning: String,
+    content: String,
+}
+
+impl Screen {
+    fn new() -> Self {
+        let terminal = io::stdout().is_terminal();
+        Screen { terminal, dimmed: false, reasoning: String::new(), content: String::new() }
+    }
+
+    fn show(&mut self, events: Vec<OutputEvent>) -> io::Result<()> {
+        for event in events {
+            match event {
+                OutputEvent::Reasoning(text) => {
+                    if self.terminal {
+                        self.dim(true)?;
+                        print(&text)?;
+                    }
+                    self.reasoning.push_str(&text);
+                }
+                OutputEvent::Content(text) => {
+                    if self.dimmed {
+                        self.dim(false)?;
+                        print("\n\n")?;
+                    }
+                    print(&text)?;
+                    self.content.push_str(&text);
+                }
+                // Chat offers no tools, so markup of calls arrives as content.
+                OutputEvent::ToolCallStart { .. }
+                | OutputEvent::ToolCallArguments { .. }
+                | OutputEvent::ToolCallEnd { .. } => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn dim(&mut self, on: bool) -> io::Result<()> {
+        if self.dimmed != on {
+            print(if on { "\x1b[2m" } else { "\x1b[0m" })?;
+            self.dimmed = on;
+        }
+        Ok(())
+    }
+
+    fn end(&mut self) -> io::Result<()> {
+        self.dim(false)?;
+        print("\n")
+    }
+
+    fn into_turn(self) -> Value {
+        json!({
+            "role": "assistant",
+            "reasoning_content": self.reasoning.trim(),
+            "content": self.content.trim(),
+        })
+    }
+}

@@ -1,0 +1,206 @@
+//! `lily generate`: a raw completion, from text or from ids.
+
+use anyhow::{Context, Result};
+use lily_engine::{CancelToken, FinishReason, GenerateOptions};
+use lily_text::Detokenizer;
+use serde_json::json;
+
+use super::output::{print, print_line, read_text};
+use super::speed::Stopwatch;
+use crate::args::GenerateArgs;
+use crate::failure::UsageError;
+use crate::model::{self, Loaded};
+
+pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
+    let input = Input::of(args)?;
+    let loaded =
+        model::load(&args.model, model::engine_options(&args.engine)?, args.engine.threads)?;
+    let prompt = match input {
+        Input::Tokens(ids) => ids,
+        Input::Text(text) => loaded.tokenizer()?.encode(&text)?,
+    };
+    let options = options(args, &loaded);
+    let mut output = Output::new(args, &loaded)?;
+
+    let mut session = loaded.engine.new_session()?;
+    let mut watch = Stopwatch::start(prompt.len());
+    let mut generation = session.generate(&prompt, options, &CancelToken::new())?;
+    while let Some(token) = generation.next_token()? {
+        watch.token();
+        if output.push(token.id)? {
+            break;
+        }
+    }
+    // A stop string ends the loop before the engine has a reason.
+    let finish = match generation.finish_reason() {
+        Some(FinishReason::Length) if !output.stopped() => "length",
+        _ => "stop",
+    };
+    output.finish(finish, &watch)
+}
+
+enum Input {
+    Text(String),
+    Tokens(Vec<u32>),
+}
+
+impl Input {
+    fn of(args: &GenerateArgs) -> Result<Self> {
+        let GenerateArgs { text, prompt, file, prompt_tokens, .. } = args;
+        match (text.as_ref().or(prompt.as_ref()), file, prompt_tokens) {
+            (Some(text), ..) => Ok(Input::Text(text.clone())),
+            (_, Some(file), _) => Ok(Input::Text(read_text(file)?)),
+            (.., Some(ids)) => Ok(Input::Tokens(ids.clone())),
+            (None, None, None) => Err(UsageError(anyhow::anyhow!(
+                "nothing to continue: give TEXT, --prompt, --file or --prompt-tokens"
+            ))
+            .into()),
+        }
+    }
+}
+
+fn options(args: &GenerateArgs, loaded: &Loaded) -> GenerateOptions {
+    let mut options = loaded.engine.default_options();
+    options.sampling = model::sampling(&args.sampling, options.sampling);
+    options.max_tokens = args.sampling.max_tokens;
+    if args.ignore_eos {
+        options.stop_tokens.clear();
+    }
+    options
+}
+
+/// Streams text, or collects for `--tokens` and `--json`.
+struct Output<'a> {
+    args: &'a GenerateArgs,
+    text: Option<(Detokenizer, StopStrings)>,
+    collected: String,
+    ids: Vec<u32>,
+}
+
+impl<'a> Output<'a> {
+    fn new(args: &'a GenerateArgs, loaded: &Loaded) -> Result<Self> {
+        let needs_text = !(args.tokens || args.json) || !args.stop.is_empty();
+        if needs_text {
+            loaded.tokenizer().context("use --tokens or --json to generate without one")?;
+        }
+        let stops = StopStrings { stops: args.stop.clone(), held: String::new(), stopped: false };
+        let text = loaded.tokenizer.as_ref().map(|t| (Detokenizer::new(t), stops));
+        Ok(Output { args, text, collected: String::new(), ids: Vec::new() })
+    }
+
+    fn stopped(&self) -> bool {
+        self.text.as_ref().is_some_and(|(_, stops)| stops.stopped)
+    }
+
+    /// Takes a token; `true` when a stop string is complete.
+    fn push(&mut self, id: u32) -> Result<bool> {
+        self.ids.push(id);
+        let Some((detokenizer, stops)) = &mut self.text else { return Ok(false) };
+        let piece = detokenizer.push(id);
+        let piece = stops.push(&piece);
+        self.emit(&piece)?;
+        Ok(self.stopped())
+    }
+
+    fn emit(&mut self, piece: &str) -> Result<()> {
+        self.collected.push_str(piece);
+        if !(self.args.tokens || self.args.json || piece.is_empty()) {
+            print(piece)?;
+        }
+        Ok(())
+    }
+
+    fn finish(mut self, finish: &str, watch: &Stopwatch) -> Result<()> {
+        if let Some((detokenizer, stops)) = &mut self.text {
+            let tail = detokenizer.finish();
+            let tail = stops.push(&tail) + &stops.finish();
+            self.emit(&tail)?;
+        }
+        if self.args.json {
+            print_line(&json!({
+                "tokens": self.ids,
+                "text": self.text.as_ref().map(|_| &self.collected),
+                "finish_reason": finish,
+                "prompt_tokens": watch.prompt_tokens(),
+                "prefill_tokens_per_second": watch.prefill_rate(),
+                "decode_tokens_per_second": watch.decode_rate(),
+            }))?;
+        } else if self.args.tokens {
+            print_line(&json!(self.ids))?;
+        } else {
+            print("\n")?;
+            eprintln!("{}", watch.summary());
+        }
+        Ok(())
+    }
+}
+
+/// Holds back text that may turn out to be the beginning of a stop string.
+struct StopStrings {
+    stops: Vec<String>,
+    held: String,
+    stopped: bool,
+}
+
+impl StopStrings {
+    /// Takes text and returns what is safe to show.
+    fn push(&mut self, piece: &str) -> String {
+        if self.stopped {
+            return String::new();
+        }
+        self.held.push_str(piece);
+        let found = self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.held.find(s));
+        if let Some(at) = found.min() {
+            self.stopped = true;
+            self.held.truncate(at);
+            return std::mem::take(&mut self.held);
+        }
+        let keep = self.stops.iter().map(|stop| overlap(&self.held, stop)).max().unwrap_or(0);
+        let rest = self.held.split_off(self.held.len() - keep);
+        std::mem::replace(&mut self.held, rest)
+    }
+
+    /// What was held back and did not become a stop string.
+    fn finish(&mut self) -> String {
+        std::mem::take(&mut self.held)
+    }
+}
+
+/// Bytes of the longest proper prefix of `stop` that ends `text`.
+fn overlap(text: &str, stop: &str) -> usize {
+    let prefixes = stop.char_indices().map(|(at, _)| at).skip(1);
+    prefixes.filter(|&at| text.ends_with(&stop[..at])).max().unwrap_or(0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn stop_strings(stops: &[&str]) -> StopStrings {
+        let stops = stops.iter().map(|s| (*s).to_owned()).collect();
+        StopStrings { stops, held: String::new(), stopped: false }
+    }
+
+    #[test]
+    fn a_stop_string_is_found_across_pieces_and_not_shown() {
+        let mut stops = stop_strings(&["END", "」。"]);
+        assert_eq!(stops.push("one E"), "one ");
+        assert_eq!(stops.push("N"), "");
+        assert_eq!(stops.push("D two"), "");
+        assert!(stops.stopped);
+        let mut stops = stop_strings(&["END", "」。"]);
+        assert_eq!(stops.push("a」"), "a");
+        assert_eq!(stops.push("。b"), "");
+        assert!(stops.stopped);
+    }
+
+    #[test]
+    fn held_text_comes_out_when_it_is_no_stop_string() {
+        let mut stops = stop_strings(&["END"]);
+        assert_eq!(stops.push("E"), "");
+        assert_eq!(stops.push("x"), "Ex");
+        assert_eq!(stops.push("EN"), "");
+        assert_eq!(stops.finish(), "EN");
+        assert!(!stops.stopped);
+    }
+}

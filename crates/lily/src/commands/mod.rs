@@ -1,0 +1,40 @@
+//! One module per command; each turns its flags into library calls.
+
+mod bench;
+mod chat;
+mod completions;
+mod eval;
+mod generate;
+mod inspect;
+mod make_checkpoint;
+mod output;
+mod plan;
+mod render;
+mod serve;
+mod speed;
+mod tokenize;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+
+use crate::args::{Cli, Command};
+
+/// Runs what the command line asks for.
+pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
+    match cli.command {
+        None => serve::run(&cli.serve)?,
+        Some(Command::Chat(args)) => return chat::run(&args),
+        Some(Command::Serve(args)) => serve::run(&args)?,
+        Some(Command::Generate(args)) => generate::run(&args)?,
+        Some(Command::Inspect(args)) => inspect::run(&args)?,
+        Some(Command::Plan(args)) => plan::run(&args)?,
+        Some(Command::Eval(args)) => eval::run(&args)?,
+        Some(Command::Bench(args)) => bench::run(&args)?,
+        Some(Command::Tokenize(args)) => tokenize::run(&args)?,
+        Some(Command::Render(args)) => render::run(&args)?,
+        Some(Command::MakeCheckpoint(args)) => make_checkpoint::run(&args)?,
+        Some(Command::Completions(args)) => completions::run(&args)?,
+    }
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,62 @@
+//! `lily plan`: the execution plan as data.
+
+use anyhow::Result;
+use lily_model::{BuildOptions, build, estimate_memory};
+use lily_plan::plan::Phase;
+use lily_plan::{ValidPlan, dump, stats};
+use serde_json::{Value, json};
+
+use super::output::{print, print_pretty};
+use crate::args::{PlanArgs, PlanPhase};
+use crate::model::{self, Shapes};
+
+pub(crate) fn run(args: &PlanArgs) -> Result<()> {
+    let Shapes { config, manifest, .. } = model::shapes(&args.model)?;
+    let phase = match args.phase {
+        PlanPhase::Prefill => Phase::Prefill,
+        PlanPhase::Decode => Phase::Decode,
+        PlanPhase::Score => Phase::Score,
+    };
+    let capacity = model::context(&config, &args.engine);
+    let chunk = args.engine.prefill_chunk.min(capacity);
+    let default_rows = if phase == Phase::Decode { 1 } else { chunk };
+    let rows = args.rows.unwrap_or(default_rows);
+    let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
+    let options = BuildOptions { phase, rows, capacity, kv, fusions };
+    let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
+    if !args.json {
+        print(&dump(&valid))?;
+        return Ok(());
+    }
+    let memory = estimate_memory(&config, &manifest, capacity, chunk, kv, fusions)?;
+    let figures = stats(&valid, 0);
+    print_pretty(&json!({
+        "phase": format!("{phase:?}").to_lowercase(),
+        "rows": rows,
+        "context": capacity,
+        "fusions": fusions.to_string(),
+        "steps": valid.plan().steps.len(),
+        "stages": figures.stages,
+        "dependencies": figures.dependencies,
+        "weight_bytes": figures.total.weight_bytes,
+        "state_bytes": figures.total.state_bytes,
+        "kv_bytes_per_token": memory.kv_per_token,
+        "flops": figures.total.flops,
+        "arena_bytes": figures.arena_bytes,
+        "memory": {
+            "weights": memory.weights,
+            "kv_cache": memory.kv(),
+            "state": memory.state,
+            "scratch": memory.scratch,
+            "total": memory.total(),
+        },
+        "schedule": schedule(&valid),
+    }))?;
+    Ok(())
+}
+
+/// The names of the steps of each stage.
+fn schedule(valid: &ValidPlan) -> Vec<Vec<Value>> {
+    let name = |&step: &usize| json!(valid.plan().steps[step].name);
+    valid.stages().iter().map(|stage| stage.iter().map(name).collect()).collect()
+}

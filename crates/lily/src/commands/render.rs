@@ -1,0 +1,99 @@
+//! `lily render`: what a chat request looks like to the model.
+
+use anyhow::{Context, Result};
+use lily_text::{RenderOptions, TextError, normalise_messages};
+use serde_json::{Map, Value};
+
+use super::output::{print, read_text};
+use crate::args::RenderArgs;
+use crate::failure::UsageError;
+use crate::model;
+
+pub(crate) fn run(args: &RenderArgs) -> Result<()> {
+    let text = read_text(&args.request)?;
+    let template = model::template(&args.model)?;
+    let request = Request::parse(&text)
+        .with_context(|| format!("{} is not a chat request", args.request.display()))?;
+    let rendered = normalise_messages(&request.messages).and_then(|messages| {
+        template.render(&RenderOptions {
+            messages: &messages,
+            tools: request.tools.as_deref(),
+            add_generation_prompt: request.add_generation_prompt,
+            kwargs: &request.kwargs,
+        })
+    });
+    match rendered {
+        Ok(prompt) => Ok(print(&prompt)?),
+        Err(error) => Err(classified(error)),
+    }
+}
+
+/// What the request got wrong ends with code 2, a broken template with 1.
+fn classified(error: TextError) -> anyhow::Error {
+    if error.is_client_fault() { UsageError(error.into()).into() } else { error.into() }
+}
+
+/// The fields of a chat completion request that reach the template; sampling fields do not.
+#[derive(Debug)]
+struct Request {
+    messages: Vec<Value>,
+    tools: Option<Vec<Value>>,
+    kwargs: Map<String, Value>,
+    add_generation_prompt: bool,
+}
+
+impl Request {
+    fn parse(text: &str) -> Result<Self> {
+        let mut body: Map<String, Value> = serde_json::from_str(text)?;
+        let messages = array(&mut body, "messages")?.context("messages is missing")?;
+        let tools = array(&mut body, "tools")?.filter(|tools| !tools.is_empty());
+        let mut kwargs = match body.remove("chat_template_kwargs") {
+            None | Some(Value::Null) => Map::new(),
+            Some(Value::Object(kwargs)) => kwargs,
+            Some(_) => anyhow::bail!("chat_template_kwargs is not an object"),
+        };
+        // Both places are in use among clients; the more specific one wins.
+        let flag = kwargs.remove("add_generation_prompt").or(body.remove("add_generation_prompt"));
+        let add_generation_prompt = match flag {
+            None | Some(Value::Null) => true,
+            Some(Value::Bool(flag)) => flag,
+            Some(_) => anyhow::bail!("add_generation_prompt is not a boolean"),
+        };
+        Ok(Request { messages, tools, kwargs, add_generation_prompt })
+    }
+}
+
+fn array(body: &mut Map<String, Value>, field: &str) -> Result<Option<Vec<Value>>> {
+    match body.remove(field) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Array(items)) => Ok(Some(items)),
+        Some(_) => anyhow::bail!("{field} is not an array"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_generation_prompt_is_added_unless_refused() {
+        let flag = |body: &str| Request::parse(body).unwrap().add_generation_prompt;
+        assert!(flag(r#"{"messages": []}"#));
+        assert!(!flag(r#"{"messages": [], "add_generation_prompt": false}"#));
+        assert!(!flag(
+            r#"{"messages": [], "chat_template_kwargs": {"add_generation_prompt": false}}"#
+        ));
+    }
+
+    #[test]
+    fn fields_of_the_wrong_type_are_named() {
+        for (body, field) in [
+            ("{}", "messages"),
+            (r#"{"messages": "hi"}"#, "messages"),
+            (r#"{"messages": [], "tools": {}}"#, "tools"),
+            (r#"{"messages": [], "chat_template_kwargs": 1}"#, "chat_template_kwargs"),
+        ] {
+            assert!(Request::parse(body).unwrap_err().to_string().contains(field), "{body}");
+        }
+    }
+}

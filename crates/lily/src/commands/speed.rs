@@ -1,0 +1,69 @@
+//! Measuring a generation: time to the first token, and the rate after it.
+
+use std::time::{Duration, Instant};
+
+/// A stopwatch that is told about every token.
+pub(crate) struct Stopwatch {
+    start: Instant,
+    first: Option<Instant>,
+    last: Instant,
+    prompt_tokens: usize,
+    tokens: usize,
+}
+
+impl Stopwatch {
+    /// Starts at the beginning of the prefill.
+    pub(crate) fn start(prompt_tokens: usize) -> Self {
+        let now = Instant::now();
+        Stopwatch { start: now, first: None, last: now, prompt_tokens, tokens: 0 }
+    }
+
+    /// Tokens of the prompt.
+    pub(crate) fn prompt_tokens(&self) -> usize {
+        self.prompt_tokens
+    }
+
+    /// A token has arrived.
+    pub(crate) fn token(&mut self) {
+        self.last = Instant::now();
+        self.first.get_or_insert(self.last);
+        self.tokens += 1;
+    }
+
+    /// From the start to the first token.
+    pub(crate) fn first_token(&self) -> Option<Duration> {
+        Some(self.first? - self.start)
+    }
+
+    /// From the first token to the last.
+    pub(crate) fn decode(&self) -> Duration {
+        self.first.map_or(Duration::ZERO, |first| self.last - first)
+    }
+
+    /// Prompt tokens per second, up to the first token.
+    pub(crate) fn prefill_rate(&self) -> Option<f64> {
+        rate(self.prompt_tokens, self.first_token()?)
+    }
+
+    /// Tokens per second after the first one.
+    pub(crate) fn decode_rate(&self) -> Option<f64> {
+        rate(self.tokens.checked_sub(1)?, self.decode())
+    }
+
+    /// One line for people.
+    pub(crate) fn summary(&self) -> String {
+        let per_second = |r: Option<f64>| r.map_or("-".into(), |r| format!("{r:.1} tokens/s"));
+        format!(
+            "{} prompt tokens at {}, first token after {} ms, {} tokens at {}",
+            self.prompt_tokens,
+            per_second(self.prefill_rate()),
+            self.first_token().unwrap_or_default().as_millis(),
+            self.tokens,
+            per_second(self.decode_rate()),
+        )
+    }
+}
+
+fn rate(n: usize, time: Duration) -> Option<f64> {
+    (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
+}

@@ -1,0 +1,298 @@
+//! Every kind of wrong input ends with one clear line and its exit code, never with a panic.
+
+mod common;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use common::{Run, demo_copy, lily, lily_with_input};
+use serde_json::{Value, json};
+use tempfile::TempDir;
+
+/// `code`, exactly one line that starts with `error:` and contains every word of `expected`.
+fn assert_refused(case: &str, run: &Run, code: i32, expected: &[&str]) {
+    let Run { stderr, .. } = run;
+    assert!(!stderr.contains("panicked at"), "{case}: {stderr}");
+    assert_eq!(run.code, code, "{case}: {stderr}");
+    let errors: Vec<&str> = stderr.lines().filter(|l| l.starts_with("error:")).collect();
+    assert_eq!(errors.len(), 1, "{case}: {stderr}");
+    for word in expected {
+        assert!(stderr.contains(word), "{case}: {word:?} is not in {stderr}");
+    }
+    if code == 1 {
+        assert_eq!(stderr.trim_end().lines().last(), errors.last().copied(), "{case}: {stderr}");
+    }
+}
+
+/// A line of input, the exit code and what the message must contain.
+type Case<'a> = (&'a str, i32, &'a [&'a str]);
+
+#[test]
+fn wrong_usage_ends_with_code_2_and_names_the_argument() {
+    let cases: &[Case<'_>] = &[
+        ("chat --bogus hello", 2, &["--bogus"]),
+        ("--bogus", 2, &["--bogus"]),
+        ("bogus", 2, &["bogus"]),
+        ("--port 99999", 2, &["--port", "99999"]),
+        ("--port 8000 chat hello", 2, &["chat"]),
+        ("serve --host nowhere", 2, &["--host", "nowhere"]),
+        ("generate hello --temperature=-1", 2, &["--temperature", "0 or more"]),
+        ("generate hello --temperature warm", 2, &["--temperature", "not a number"]),
+        ("generate hello --temperature nan", 2, &["--temperature"]),
+        ("generate hello --top-p 1.5", 2, &["--top-p"]),
+        ("generate hello --max-tokens 0", 2, &["--max-tokens", "at least 1"]),
+        ("generate hello --logit-bias 5", 2, &["--logit-bias", "ID=BIAS"]),
+        ("generate hello --kv-cache f8", 2, &["--kv-cache", "bf16"]),
+        ("generate hello --prompt-tokens 1", 2, &["--prompt-tokens"]),
+        ("generate --prompt-tokens 1,two", 2, &["--prompt-tokens", "two"]),
+        ("generate --prompt-tokens -1", 2, &["-1"]),
+        ("generate", 2, &["nothing to continue"]),
+        ("generate hello --fuse everything", 2, &["--fuse", "everything"]),
+        ("generate hello --context 0", 2, &["--context"]),
+        ("generate hello --threads 0", 2, &["--threads"]),
+        ("plan --phase training", 2, &["--phase", "training"]),
+        ("eval", 2, &["FILE"]),
+        ("eval book.txt --reference x", 2, &["--reference"]),
+        ("bench --lengths 5,0", 2, &["--lengths"]),
+        ("tokenize", 2, &["TEXT"]),
+        ("render", 2, &["--request"]),
+        ("make-checkpoint out", 2, &["--random"]),
+        ("make-checkpoint --random --layers 0 out", 2, &["--layers"]),
+        ("completions tcsh", 2, &["tcsh"]),
+    ];
+    for &(line, code, expected) in cases {
+        assert_refused(line, &lily(line.split_whitespace()), code, expected);
+    }
+}
+
+#[test]
+fn wrong_prompts_are_refused_by_number() {
+    let cases: &[Case<'_>] = &[
+        ("generate --prompt-tokens 4096", 1, &["4096", "vocabulary"]),
+        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 1, &["5", "context", "4"]),
+        ("generate hello --context 99999999", 1, &["context", "99999999"]),
+        ("chat --context 8 What is the capital of Japan?", 1, &["context", "8"]),
+        ("plan --phase decode --rows 2", 1, &["rows"]),
+        ("eval no-such-file.txt", 1, &["no-such-file.txt"]),
+        ("eval --conversations no-such-file.jsonl", 1, &["no-such-file.jsonl"]),
+        ("eval --reference no-such-file.safetensors", 1, &["no-such-file.safetensors"]),
+        ("generate --file no-such-file.txt", 1, &["no-such-file.txt"]),
+        ("tokenize --file no-such-file.txt", 1, &["no-such-file.txt"]),
+        ("render --request no-such-file.json", 1, &["no-such-file.json"]),
+        ("bench --lengths 16 --steps 8 --context 16", 1, &["context"]),
+    ];
+    for &(line, code, expected) in cases {
+        assert_refused(line, &lily(line.split_whitespace()), code, expected);
+    }
+    assert_refused("empty text", &lily(["generate", ""]), 1, &["prompt is empty"]);
+    assert_refused("empty question", &lily(["chat", ""]), 2, &["question is empty"]);
+    assert_refused("empty input", &lily_with_input(["chat"], "\n"), 2, &["question is empty"]);
+}
+
+/// A damaged checkpoint and what the message must contain.
+struct Damage {
+    name: &'static str,
+    inflict: fn(&Path),
+    expected: &'static [&'static str],
+}
+
+fn edit_config(dir: &Path, edit: impl FnOnce(&mut Value)) {
+    let path = dir.join("config.json");
+    let mut config = serde_json::from_slice(&fs::read(&path).unwrap()).unwrap();
+    edit(&mut config);
+    fs::write(path, config.to_string()).unwrap();
+}
+
+const DAMAGES: &[Damage] = &[
+    Damage {
+        name: "an empty directory",
+        inflict: |dir| {
+            for file in fs::read_dir(dir).unwrap() {
+                fs::remove_file(file.unwrap().path()).unwrap();
+            }
+        },
+        expected: &["config.json", "missing"],
+    },
+    Damage {
+        name: "no config.json",
+        inflict: |dir| fs::remove_file(dir.join("config.json")).unwrap(),
+        expected: &["config.json"],
+    },
+    Damage {
+        name: "config.json is no JSON",
+        inflict: |dir| fs::write(dir.join("config.json"), "{\"model_type\": ").unwrap(),
+        expected: &["config.json", "JSON"],
+    },
+    Damage {
+        name: "another family",
+        inflict: |dir| {
+            edit_config(dir, |c| {
+                c["model_type"] = json!("llama");
+                c.as_object_mut().unwrap().remove("text_config");
+            });
+        },
+        expected: &["llama"],
+    },
+    Damage {
+        name: "a negative size",
+        inflict: |dir| edit_config(dir, |c| c["text_config"]["hidden_size"] = json!(-1)),
+        expected: &["hidden_size", "-1"],
+    },
+    Damage {
+        name: "a size that the tensors contradict",
+        inflict: |dir| edit_config(dir, |c| c["text_config"]["hidden_size"] = json!(512)),
+        expected: &["512"],
+    },
+    Damage {
+        name: "a quantisation that is not MLX affine",
+        inflict: |dir| {
+            edit_config(dir, |c| {
+                c["quantization"] = json!({"mode": "mxfp4", "bits": 4, "group_size": 32});
+                c["quantization_config"] = c["quantization"].clone();
+            });
+        },
+        expected: &["mxfp4"],
+    },
+    Damage {
+        name: "no weights",
+        inflict: |dir| fs::remove_file(dir.join("model.safetensors")).unwrap(),
+        expected: &["model.safetensors", "missing"],
+    },
+    Damage {
+        name: "truncated weights",
+        inflict: |dir| {
+            let path = dir.join("model.safetensors");
+            let bytes = fs::read(&path).unwrap();
+            fs::write(path, &bytes[..bytes.len() / 2]).unwrap();
+        },
+        expected: &["model.safetensors"],
+    },
+    Damage {
+        name: "weights shorter than their header's length",
+        inflict: |dir| fs::write(dir.join("model.safetensors"), [0xff; 8]).unwrap(),
+        expected: &["model.safetensors"],
+    },
+    Damage {
+        name: "a missing tensor",
+        inflict: |dir| {
+            // Same length, so that all offsets stay right.
+            let path = dir.join("model.safetensors");
+            let mut bytes = fs::read(&path).unwrap();
+            let name = b"layers.0.input_layernorm.weight";
+            let at = bytes.windows(name.len()).position(|w| w == name).unwrap();
+            bytes[at..at + name.len()].copy_from_slice(b"layers.0.input_layernorm.weighs");
+            fs::write(path, bytes).unwrap();
+            fs::remove_file(dir.join("model.safetensors.index.json")).unwrap();
+        },
+        expected: &["layers.0.input_layernorm"],
+    },
+    Damage {
+        name: "a tokenizer that is no JSON",
+        inflict: |dir| fs::write(dir.join("tokenizer.json"), "[").unwrap(),
+        expected: &["tokenizer.json"],
+    },
+    Damage {
+        name: "no tokenizer",
+        inflict: |dir| fs::remove_file(dir.join("tokenizer.json")).unwrap(),
+        expected: &["tokenizer.json"],
+    },
+    Damage {
+        name: "a chat template that does not parse",
+        inflict: |dir| fs::write(dir.join("chat_template.jinja"), "{% if %}").unwrap(),
+        expected: &["template"],
+    },
+    Damage {
+        name: "sampling defaults out of range",
+        inflict: |dir| {
+            fs::write(dir.join("generation_config.json"), r#"{"temperature": -3}"#).unwrap();
+        },
+        expected: &["generation_config.json", "temperature"],
+    },
+];
+
+#[test]
+fn damaged_checkpoints_are_refused_by_name() {
+    for damage in DAMAGES {
+        let copy = demo_copy();
+        (damage.inflict)(copy.path());
+        let dir = copy.path().to_str().unwrap();
+        let run = lily(["chat", "--model-path", dir, "Hello!"]);
+        assert_refused(damage.name, &run, 1, damage.expected);
+    }
+}
+
+#[test]
+fn a_path_that_is_no_directory_is_refused_by_every_command() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    let request = write(&file_dir(), "request.json", r#"{"messages": []}"#);
+    for path in ["no/such/folder", file.path().to_str().unwrap()] {
+        for command in [
+            &["chat", "hello"][..],
+            &["generate", "hello"],
+            &["inspect"],
+            &["plan"],
+            &["bench"],
+            &["tokenize", "hello"],
+            &["render", "--request", request.to_str().unwrap()],
+            &["serve"],
+        ] {
+            let run = lily(command.iter().chain(&["--model-path", path]));
+            assert_refused(&format!("{command:?} {path}"), &run, 1, &[]);
+        }
+    }
+}
+
+fn file_dir() -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_input");
+    fs::create_dir_all(&dir).unwrap();
+    dir
+}
+
+fn write(dir: &Path, name: &str, text: &str) -> PathBuf {
+    let path = dir.join(name);
+    fs::write(&path, text).unwrap();
+    path
+}
+
+#[test]
+fn a_request_that_the_template_refuses_ends_with_code_2() {
+    let dir = TempDir::new().unwrap();
+    let cases: &[(&str, i32, &[&str])] = &[
+        (r#"{"messages": []}"#, 2, &["messages"]),
+        (r#"{"messages": [{"role": "wizard", "content": "x"}]}"#, 2, &["wizard"]),
+        (r#"{"messages": [{"role": "system", "content": "x"}]}"#, 2, &["user"]),
+        (
+            r#"{"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}"#,
+            2,
+            &["image_url"],
+        ),
+        (r#"{"messages": "hello"}"#, 1, &["messages", "array"]),
+        (r#"{"prompt": "hello"}"#, 1, &["messages", "missing"]),
+        ("not json", 1, &["request"]),
+    ];
+    for (i, &(body, code, expected)) in cases.iter().enumerate() {
+        let request = write(dir.path(), &format!("{i}.json"), body);
+        let run = lily(["render", "--request", request.to_str().unwrap()]);
+        assert_refused(body, &run, code, expected);
+        assert_eq!(run.stdout, "", "{body}");
+    }
+}
+
+#[test]
+fn reference_files_that_do_not_fit_are_refused() {
+    let dir = TempDir::new().unwrap();
+    let file = write(dir.path(), "bad.safetensors", "no safetensors");
+    let run = lily(["eval", "--reference", file.to_str().unwrap()]);
+    assert_refused("not safetensors", &run, 1, &["bad.safetensors", "safetensors"]);
+    let conversations = write(dir.path(), "bad.jsonl", "{}\n");
+    let run = lily(["eval", "--conversations", conversations.to_str().unwrap()]);
+    assert_refused("not conversations", &run, 1, &["bad.jsonl", "line 1"]);
+}
+
+#[test]
+fn a_checkpoint_is_not_written_over_something() {
+    let copy = demo_copy();
+    let dir = copy.path().to_str().unwrap();
+    let run = lily(["make-checkpoint", "--random", "--layers", "4", dir]);
+    assert_refused("not empty", &run, 1, &["empty"]);
+}

@@ -1,0 +1,235 @@
+//! The commands in the forms that the README and outside checks use.
+
+mod common;
+
+use std::fs;
+use std::path::Path;
+
+use common::{demo, json, lily, lily_with_input, shared, stdout};
+use safetensors::SafeTensors;
+use safetensors::tensor::{Dtype, TensorView};
+use serde_json::{Value, json};
+
+fn demo_dir() -> String {
+    demo().join("checkpoint").to_str().unwrap().to_owned()
+}
+
+#[test]
+fn the_demo_model_answers_and_only_the_answer_goes_to_standard_output() {
+    let run = lily(["chat", "--temperature", "0", "What is the capital of Japan?"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert_eq!(run.stdout, "The capital of Japan is Tokyo.\n");
+    assert!(run.stderr.contains("tokens/s"), "{}", run.stderr);
+}
+
+#[test]
+fn a_question_may_come_from_standard_input() {
+    let run = lily_with_input(["chat", "--temperature=0", "--think=off"], "What is 12 + 30?\n");
+    assert!(run.stdout.contains("42"), "{} {}", run.stdout, run.stderr);
+}
+
+#[test]
+fn the_embedded_model_is_the_one_in_the_repository() {
+    let (dir, args) = (demo_dir(), ["generate", "--prompt-tokens=5,6,7", "--json"]);
+    let args = [&args[..], &["--max-tokens=16", "--temperature=0"]].concat();
+    let embedded = json(&args);
+    let from_directory = json(args.iter().copied().chain(["--model-path", &dir]));
+    assert_eq!(embedded["tokens"], from_directory["tokens"]);
+    assert_eq!(embedded["text"], from_directory["text"]);
+}
+
+#[test]
+fn the_same_seed_gives_the_same_text() {
+    let args = ["generate", "Once", "--temperature=1.5", "--seed=7", "--max-tokens=24", "--tokens"];
+    assert_eq!(stdout(args), stdout(args));
+}
+
+#[test]
+fn generated_tokens_and_text_belong_together() {
+    let args = ["generate", "The capital of Japan is", "--max-tokens=8", "--temperature=0"];
+    let whole = json(args.iter().copied().chain(["--json"]));
+    assert!(matches!(whole["finish_reason"].as_str(), Some("length" | "stop")));
+    let tokens: Value =
+        serde_json::from_str(&stdout(args.iter().copied().chain(["--tokens"]))).unwrap();
+    assert_eq!(whole["tokens"], tokens);
+    let text = stdout(args);
+    assert_eq!(whole["text"].as_str().unwrap(), text.strip_suffix('\n').unwrap());
+}
+
+#[test]
+fn a_stop_string_ends_the_text_before_it() {
+    let args = ["generate", "The capital of Japan is", "--max-tokens=24", "--temperature=0"];
+    let whole = json(args.iter().copied().chain(["--json"]));
+    let text = whole["text"].as_str().unwrap();
+    let stop: String = text.chars().skip(3).take(3).collect();
+    let cut = json(args.iter().copied().chain(["--json", "--stop", &stop]));
+    assert_eq!(cut["text"].as_str().unwrap(), &text[..text.find(&stop).unwrap()]);
+    assert_eq!(cut["finish_reason"], "stop");
+}
+
+#[test]
+fn tokenize_prints_one_array_and_needs_no_weights() {
+    let copy = common::demo_copy();
+    fs::remove_file(copy.path().join("model.safetensors")).unwrap();
+    let ids = json(["tokenize", "--model-path", copy.path().to_str().unwrap(), "Hello <|im_end|>"]);
+    assert_eq!(ids, json(["tokenize", "Hello <|im_end|>"]));
+    assert_eq!(ids.as_array().unwrap().last(), Some(&json!(4049)));
+    assert_eq!(json(["tokenize", ""]), json!([]));
+    let file = copy.path().join("text");
+    fs::write(&file, "Hello <|im_end|>").unwrap();
+    assert_eq!(json(["tokenize", "--file", file.to_str().unwrap()]), ids);
+}
+
+#[test]
+fn render_prints_the_prompt_of_a_request() {
+    let dir = tempfile::tempdir().unwrap();
+    let request = dir.path().join("request.json");
+    let body = json!({
+        "model": "any",
+        "temperature": 0.5,
+        "messages": [{"role": "developer", "content": "Be brief."}, {"role": "user", "content": "Hi"}],
+        "chat_template_kwargs": {"enable_thinking": false},
+    });
+    fs::write(&request, body.to_string()).unwrap();
+    assert_eq!(
+        stdout(["render", "--request", request.to_str().unwrap()]),
+        "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n\
+         <|im_start|>assistant\n<think>\n\n</think>\n\n"
+    );
+}
+
+#[test]
+fn the_genuine_tokenizer_and_template_files_work_without_weights() {
+    let Some(dir) = shared("qwen36") else { return };
+    let path = dir.to_str().unwrap();
+    let vectors: Value =
+        serde_json::from_slice(&fs::read(dir.join("tokenizer-vectors.json")).unwrap()).unwrap();
+    let vectors = vectors.as_array().or_else(|| vectors["vectors"].as_array()).unwrap();
+    let hello = vectors.iter().find(|v| v["name"].as_str().unwrap().contains("known")).unwrap();
+    let text = hello["text"].as_str().unwrap();
+    assert_eq!(json(["tokenize", "--model-path", path, text]), hello["ids"]);
+
+    let plan = json(["plan", "--model-path", path, "--phase", "decode", "--json"]);
+    assert_eq!(plan["state_bytes"], 62_914_560 + 30 * 3 * 8192 * 4);
+    assert!(plan["stages"].as_u64().unwrap() <= plan["steps"].as_u64().unwrap());
+    // 1,669,560,576 bytes and one embedding row, which is 1024 + 128 bytes in 4 bits.
+    assert_eq!(plan["weight_bytes"], 1_669_560_576 + 1152);
+
+    let facts = json(["inspect", "--model-path", path, "--json"]);
+    assert_eq!(facts["parameters"], 34_660_610_688_u64);
+    assert_eq!(facts["memory"]["weights"], 19_508_787_456_u64);
+}
+
+#[test]
+fn the_plan_of_the_demo_model_prints_as_text_and_as_json() {
+    for phase in ["prefill", "decode", "score"] {
+        let plan = json(["plan", "--phase", phase, "--json"]);
+        for field in ["steps", "stages", "weight_bytes", "state_bytes"] {
+            assert!(plan[field].as_u64().unwrap() > 0, "{phase} {field}");
+        }
+        assert_eq!(plan["schedule"].as_array().unwrap().len() as u64, plan["stages"]);
+        assert!(stdout(["plan", "--phase", phase]).contains("layers.0"), "{phase}");
+    }
+    let steps = |fuse| json(["plan", "--json", "--fuse", fuse])["steps"].as_u64().unwrap();
+    assert!(steps("none") > steps("residual") && steps("residual") > steps("all"));
+}
+
+#[test]
+fn inspect_shows_formats_and_memory() {
+    let text = stdout(["inspect", "--context", "1024"]);
+    for expected in ["qwen3_5_moe", "4-bit group 64", "8-bit group 64", "context of 1024"] {
+        assert!(text.contains(expected), "{expected} is not in {text}");
+    }
+}
+
+#[test]
+fn bench_reports_every_length_in_json() {
+    let report = json(["bench", "--lengths=16,32", "--steps=4", "--rounds=1", "--json"]);
+    let results = report["results"].as_array().unwrap();
+    assert_eq!(results.len(), 2);
+    assert_eq!(results[1]["prompt_tokens"], 32);
+    assert!(results[1]["decode_tokens_per_second"].as_f64().unwrap() > 0.0);
+    assert_eq!(results[1]["digest"].as_str().unwrap().len(), 16);
+}
+
+#[test]
+fn eval_over_a_text_gives_a_perplexity() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("text");
+    fs::write(&file, "The capital of Japan is Tokyo. The capital of France is Paris.").unwrap();
+    let file = file.to_str().unwrap();
+    let report = json(["eval", file]);
+    assert!(report["perplexity"].as_f64().unwrap() > 1.0);
+    assert_eq!(report["positions"].as_u64().unwrap() + 1, report["tokens"].as_u64().unwrap());
+    assert_eq!(json(["eval", file, "--last", "3"])["positions"], 3);
+}
+
+#[test]
+fn the_goldens_are_met_through_the_command_line() {
+    let Some(goldens) = shared("goldens") else { return };
+    for name in
+        ["moe_hybrid_4bit_gs64", "dense_tied_4bit_gs64", "moe_mixed_bits_gs32", "moe_bf16_hf"]
+    {
+        let dir = goldens.join(name);
+        let golden: Value =
+            serde_json::from_slice(&fs::read(dir.join("golden.json")).unwrap()).unwrap();
+        greedy_tokens_are_met(&dir, &golden);
+        for prompt in ["short", "long"] {
+            logits_are_met(&dir, &golden, prompt);
+        }
+    }
+}
+
+fn greedy_tokens_are_met(dir: &Path, golden: &Value) {
+    let prompt = golden["prompts"]["short"].as_array().unwrap();
+    let prompt = prompt.iter().map(Value::to_string).collect::<Vec<_>>().join(",");
+    let path = dir.to_str().unwrap();
+    let generated = json([
+        "generate",
+        "--model-path",
+        path,
+        "--prompt-tokens",
+        &prompt,
+        "--max-tokens",
+        "32",
+        "--temperature",
+        "0",
+        "--json",
+    ]);
+    assert_eq!(generated["tokens"], golden["greedy"]["tokens"], "{path}");
+    assert_eq!(generated["text"], Value::Null, "there is no tokenizer");
+}
+
+fn logits_are_met(dir: &Path, golden: &Value, prompt: &str) {
+    let bytes = fs::read(dir.join("golden.safetensors")).unwrap();
+    let golden_tensors = SafeTensors::deserialize(&bytes).unwrap();
+    let logits = golden_tensors.tensor(&format!("{prompt}.logits.ref")).unwrap();
+    let ids: Vec<u8> = golden["prompts"][prompt]
+        .as_array()
+        .unwrap()
+        .iter()
+        .flat_map(|id| id.as_i64().unwrap().to_le_bytes())
+        .collect();
+    let ids = TensorView::new(Dtype::I64, vec![ids.len() / 8], &ids).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let reference = folder.path().join("reference.safetensors");
+    let file = safetensors::serialize([("ids", ids), ("logits", logits)], None).unwrap();
+    fs::write(&reference, file).unwrap();
+
+    let (path, reference) = (dir.to_str().unwrap(), reference.to_str().unwrap());
+    let report = json(["eval", "--model-path", path, "--reference", reference]);
+    assert_eq!(report["positions"], 8, "{path}");
+    assert!(report["max_abs_diff"].as_f64().unwrap() <= 1e-3, "{path} {prompt}: {report}");
+    assert_eq!(report["top1_agreement"], 1.0, "{path} {prompt}");
+    let ratio =
+        report["perplexity"].as_f64().unwrap() / report["reference_perplexity"].as_f64().unwrap();
+    assert!((ratio - 1.0).abs() < 1e-3, "{path} {prompt}: {report}");
+}
+
+#[test]
+fn completions_name_every_command() {
+    let script = stdout(["completions", "bash"]);
+    for command in ["chat", "serve", "make-checkpoint", "--model-path"] {
+        assert!(script.contains(command), "{command}");
+    }
+}

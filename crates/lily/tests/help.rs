@@ -1,0 +1,38 @@
+//! Help texts as users see them.
+
+mod common;
+
+use common::{lily, stdout};
+
+#[test]
+fn the_overview() {
+    insta::assert_snapshot!(stdout(["--help"]));
+}
+
+#[test]
+fn the_help_of_each_command_has_examples() {
+    for command in [
+        "chat",
+        "serve",
+        "generate",
+        "inspect",
+        "plan",
+        "eval",
+        "bench",
+        "tokenize",
+        "render",
+        "make-checkpoint",
+        "completions",
+    ] {
+        let help = stdout([command, "--help"]);
+        assert!(help.contains("Examples:\n  lily"), "{command}: {help}");
+        insta::assert_snapshot!(command, help);
+    }
+}
+
+#[test]
+fn without_arguments_the_overview_is_shown_as_an_error() {
+    let run = lily::<&str>([]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("Usage: lily"), "{}", run.stderr);
+}
