@@ -127,3 +127,44 @@ fn the_demo_model_opens_with_its_prediction_head_ignored() {
     assert!(checkpoint.side_file("tokenizer.json").unwrap().is_some());
     assert!(checkpoint.side_file("no such file").unwrap().is_none());
 }
+
+/// The published checkpoint with its names, shapes and shards, and holes in place of weights.
+#[test]
+fn the_published_tensors_are_the_ones_that_the_model_needs() {
+    let Some(dir) = shared("qwen36") else { return };
+    let copy = tempfile::tempdir().unwrap();
+    for file in ["config.json", "generation_config.json", "model.safetensors.index.json"] {
+        std::fs::copy(dir.join(file), copy.path().join(file)).unwrap();
+    }
+    let tensors = std::fs::read(dir.join("tensors.json")).unwrap();
+    let tensors: Vec<(String, String, Vec<usize>, serde_json::Value)> =
+        serde_json::from_slice(&tensors).unwrap();
+    let mut shards = std::collections::BTreeMap::<String, Vec<_>>::new();
+    for tensor in &tensors {
+        shards.entry(tensor.3.to_string()).or_default().push(tensor);
+    }
+    let index = std::fs::read(dir.join("model.safetensors.index.json")).unwrap();
+    let index: serde_json::Value = serde_json::from_slice(&index).unwrap();
+    for tensors in shards.values() {
+        let entries = tensors.iter().map(|(name, dtype, shape, _)| {
+            let bytes = if dtype == "BF16" { 2 } else { 4 } * shape.iter().product::<usize>();
+            (name.as_str(), dtype.as_str(), shape.as_slice(), bytes as u64)
+        });
+        let total: u64 = entries.clone().map(|entry| entry.3).sum();
+        let header = lily_checkpoint::write::header(entries);
+        let name = index["weight_map"][&tensors[0].0].as_str().unwrap();
+        std::fs::write(copy.path().join(name), &header).unwrap();
+        let file = std::fs::File::options().write(true).open(copy.path().join(name)).unwrap();
+        file.set_len(header.len() as u64 + total).unwrap();
+    }
+    let checkpoint = Checkpoint::open(copy.path()).unwrap();
+    assert_eq!(checkpoint.warnings(), &[] as &[String]);
+    assert_eq!(checkpoint.manifest().bytes(), 19_508_787_456);
+    assert_eq!(checkpoint.manifest(), &describe(&dir).unwrap().1);
+    assert_eq!(checkpoint.generation().eos_token_ids, [248046, 248044]);
+    assert_eq!(checkpoint.generation().top_k, Some(20));
+    let mut row = [1; 1024];
+    let last = 248_319..248_320;
+    checkpoint.read_rows("lm_head", MatrixPart::Weight, 0, last, &mut row).unwrap();
+    assert_eq!(row, [0; 1024]);
+}
