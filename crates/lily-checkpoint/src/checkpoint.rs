@@ -15,7 +15,7 @@ use crate::quantization::Quantization;
 use crate::shards::Shards;
 use crate::source::{Blob, Source, is_plain_name};
 
-pub(crate) const MAX_CONFIG_BYTES: u64 = 16 << 20;
+const MAX_CONFIG_BYTES: u64 = 16 << 20;
 const MAX_SIDE_FILE_BYTES: u64 = 512 << 20;
 
 /// Which stored array of a matrix.
@@ -44,9 +44,9 @@ pub struct Checkpoint {
     warnings: Vec<String>,
 }
 
-pub(crate) fn read_config(source: &Source, limit: u64) -> Result<ParsedConfig, CheckpointError> {
+pub(crate) fn read_config(source: &Source) -> Result<ParsedConfig, CheckpointError> {
     let missing = || CheckpointError::MissingFile { file: CONFIG.to_owned() };
-    parse_config(&source.read(CONFIG, limit)?.ok_or_else(missing)?)
+    parse_config(&source.read(CONFIG, MAX_CONFIG_BYTES)?.ok_or_else(missing)?)
 }
 
 impl Checkpoint {
@@ -67,7 +67,7 @@ impl Checkpoint {
     }
 
     fn from_source(source: Source) -> Result<Self, CheckpointError> {
-        let ParsedConfig { model: mut config, root } = read_config(&source, MAX_CONFIG_BYTES)?;
+        let ParsedConfig { model: mut config, root } = read_config(&source)?;
         let quantization = Quantization::parse(&root)?;
         let generation = match source.read(GENERATION, MAX_CONFIG_BYTES)? {
             Some(bytes) => parse_generation(&bytes)?,

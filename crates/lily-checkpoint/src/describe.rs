@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::{MAX_CONFIG_BYTES, read_config};
+use crate::checkpoint::read_config;
 use crate::config::ModelConfig;
 use crate::error::CheckpointError;
 use crate::expected::{Expected, ExpectedKind, HEAD, expected_weights};
@@ -23,7 +23,7 @@ use crate::source::Source;
 /// The first rule that `config.json` breaks.
 pub fn describe(dir: &Path) -> Result<(ModelConfig, Manifest), CheckpointError> {
     let source = Source::directory(dir)?;
-    let ParsedConfig { model, root } = read_config(&source, MAX_CONFIG_BYTES)?;
+    let ParsedConfig { model, root } = read_config(&source)?;
     let quantization = Quantization::parse(&root)?;
     let dtype = if quantization.is_present() { Dtype::Bf16 } else { stored_dtype(&root) };
     let weights = expected_weights(&model)

@@ -39,15 +39,6 @@ impl<'a> Fields<'a> {
         CheckpointError::MissingField { file: self.file.to_owned(), field: self.path(key) }
     }
 
-    pub(crate) fn wrong_type(
-        field: &str,
-        expected: &'static str,
-        found: &Value,
-    ) -> CheckpointError {
-        let (file, field) = (CONFIG.to_owned(), field.to_owned());
-        CheckpointError::WrongType { file, field, expected, found: shown(found) }
-    }
-
     fn wrong(&self, key: &str, expected: &'static str, found: &Value) -> CheckpointError {
         let (file, field) = (self.file.to_owned(), self.path(key));
         CheckpointError::WrongType { file, field, expected, found: shown(found) }

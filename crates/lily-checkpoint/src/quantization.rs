@@ -32,7 +32,7 @@ pub(crate) struct Quantization {
     /// Modules without an entry of their own; `None` without a block.
     default: Option<Affine>,
     /// Name of the block.
-    key: &'static str,
+    key: String,
     /// By canonical module name, with the key as spelt in the file.
     overrides: HashMap<String, (String, Override)>,
 }
@@ -43,26 +43,27 @@ pub(crate) const GROUP_SIZES: [usize; 3] = [32, 64, 128];
 impl Quantization {
     /// Reads the block of a configuration (`quantization`, else `quantization_config`).
     pub(crate) fn parse(root: &Map<String, Value>) -> Result<Self, CheckpointError> {
-        let text = root.get("text_config").and_then(Value::as_object);
-        let present = |key: &'static str| {
-            let of = |map: &Map<String, Value>| map.get(key).filter(|v| !v.is_null()).cloned();
-            of(root).or_else(|| text.and_then(of)).map(|value| (key, value))
-        };
-        match present("quantization").or_else(|| present("quantization_config")) {
-            None => Ok(Quantization::default()),
-            Some((key, Value::Object(block))) => Self::parse_block(key, &block),
-            Some((key, other)) => Err(Fields::wrong_type(key, "an object", &other)),
+        let root = Fields::new("", root);
+        let text = root.optional_object("text_config")?;
+        let text = text.map(|map| Fields::new("text_config", map));
+        for key in ["quantization", "quantization_config"] {
+            for fields in [Some(root), text].into_iter().flatten() {
+                if let Some(block) = fields.optional_object(key)? {
+                    return Self::parse_block(&fields.path(key), block);
+                }
+            }
         }
+        Ok(Quantization::default())
     }
 
-    fn parse_block(key: &'static str, block: &Map<String, Value>) -> Result<Self, CheckpointError> {
+    fn parse_block(key: &str, block: &Map<String, Value>) -> Result<Self, CheckpointError> {
         if let Some(method) = block.get("quant_method").filter(|v| !v.is_null()) {
             let scheme = method.as_str().map_or_else(|| method.to_string(), str::to_owned);
             let place = format!("{key}.quant_method");
             return Err(CheckpointError::UnsupportedQuantization { scheme, place });
         }
-        let mut quantization =
-            Quantization { default: Some(affine(key, block)?), key, ..Default::default() };
+        let default = Some(affine(key, block)?);
+        let mut quantization = Quantization { default, key: key.to_owned(), ..Default::default() };
         for (module, value) in block {
             let Name::Text(name) = canonical(module) else { continue };
             let place = format!("{key}.{module}");
@@ -92,7 +93,7 @@ impl Quantization {
     pub(crate) fn of(&self, module: &str) -> Option<(&str, Override)> {
         match self.overrides.get(module) {
             Some((place, entry)) => Some((place, *entry)),
-            None => self.default.map(|default| (self.key, Override::Affine(default))),
+            None => self.default.map(|default| (self.key.as_str(), Override::Affine(default))),
         }
     }
 

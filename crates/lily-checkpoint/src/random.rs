@@ -227,3 +227,37 @@ fn write_pieces(
     });
     failure.into_inner().unwrap_or_else(|e| e.into_inner()).map_or(Ok(()), Err)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_and_chunks_change_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let spec = RandomSpec { shape: RandomShape::tiny(), ..RandomSpec::new(1) };
+        let written = |chunk_bytes, threads| {
+            let path = dir.path().join(format!("{chunk_bytes}-{threads}"));
+            write_random_in_chunks(&path, &spec, chunk_bytes, threads).unwrap();
+            std::fs::read(path.join("model-00001-of-00001.safetensors")).unwrap()
+        };
+        let whole = written(1 << 30, 1);
+        assert_eq!(whole, written(1 << 12, 3));
+        assert_eq!(whole, written(8 * 37, 2));
+    }
+
+    #[test]
+    fn shards_are_cut_between_tensors() {
+        let tensor = |bytes| RandomTensor {
+            name: String::new(),
+            key: String::new(),
+            dtype: "U32",
+            shape: Vec::new(),
+            bytes,
+            draw: shape::Draw::Bits,
+        };
+        let tensors = [SHARD_BYTES / 2, SHARD_BYTES / 2, 1, 2 * SHARD_BYTES, 3].map(tensor);
+        let lens: Vec<usize> = split(&tensors).iter().map(|shard| shard.len()).collect();
+        assert_eq!(lens, [2, 1, 1, 1]);
+    }
+}
