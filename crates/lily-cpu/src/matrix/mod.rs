@@ -7,17 +7,28 @@
 //! Every sum runs in `f32` over exactly dequantised weights, in an order that depends neither on
 //! the number of threads nor on how tiles are split into tasks.
 
+mod buffer;
+mod dequant;
+mod gemm;
+mod gemv;
+mod layout;
+mod load;
 mod rows;
+#[cfg(test)]
+mod tests;
 
 pub use rows::{OutRows, RowIndex, XRows};
 
 use std::ops::Range;
 
-use lily_checkpoint::manifest::{Dtype, MatrixFormat, MatrixShape, WeightInfo, WeightShape};
+use lily_checkpoint::manifest::{MatrixFormat, MatrixShape, WeightInfo, WeightShape};
 use lily_checkpoint::{Checkpoint, MatrixPart};
 use lily_device::DeviceError;
 
-use crate::pool::{Pool, SharedSlice};
+use self::buffer::{Buffer, Line, lines};
+use self::gemv::{Prepared, Target};
+use self::layout::{AffineLayout, tile_bytes};
+use crate::pool::Pool;
 use crate::simd::Isa;
 
 /// Output rows that lie side by side.
@@ -32,10 +43,16 @@ pub enum Mode {
     Accumulate,
 }
 
+/// Delivers rows of one part of one expert, as [`Checkpoint::read_rows`] does.
+pub type ReadRows<'a> =
+    dyn Fn(MatrixPart, usize, Range<usize>, &mut [u8]) -> Result<(), DeviceError> + Sync + 'a;
+
 /// Working memory of one thread; grows to what its largest product needs.
 #[derive(Debug, Default)]
 pub struct Scratch {
-    row: Vec<f32>,
+    prepared: Prepared,
+    panel: Vec<Line>,
+    up: Vec<f32>,
 }
 
 /// A matrix, or one per expert, repacked into tiles.
@@ -43,10 +60,11 @@ pub struct Scratch {
 pub struct Matrix {
     shape: MatrixShape,
     isa: Isa,
-    weight: Vec<u8>,
-    scales: Vec<u8>,
-    biases: Vec<u8>,
+    tiles: Buffer,
 }
+
+/// Output columns that [`Matrix::multiply_gated`] computes before it combines them.
+const GATED_TILES: usize = 4;
 
 impl Matrix {
     /// Reads a matrix of the checkpoint with all threads of the pool; `progress` hears of the bytes
@@ -75,44 +93,24 @@ impl Matrix {
         Self::pack(&info.name, shape, isa, pool, progress, &read)
     }
 
-    /// Packs the rows that `read` delivers as [`Checkpoint::read_rows`] does; `read` is called from
-    /// many threads.
+    /// Packs the rows that `read` delivers; it is called from many threads.
     ///
     /// # Errors
     /// The first error of `read`, or [`DeviceError::Memory`].
+    ///
+    /// # Panics
+    /// When the machine lacks the instruction set.
     pub fn pack(
-        _name: &str,
+        name: &str,
         shape: MatrixShape,
         isa: Isa,
-        _pool: &Pool,
+        pool: &Pool,
         progress: &(dyn Fn(u64) + Sync),
-        read: &(
-             dyn Fn(MatrixPart, usize, Range<usize>, &mut [u8]) -> Result<(), DeviceError> + Sync
-         ),
+        read: &ReadRows<'_>,
     ) -> Result<Matrix, DeviceError> {
-        let whole = |part, row_bytes: usize| {
-            let mut all = vec![0; shape.n_experts * shape.rows * row_bytes];
-            if row_bytes > 0 {
-                for (expert, out) in all.chunks_exact_mut(shape.rows * row_bytes).enumerate() {
-                    read(part, expert, 0..shape.rows, out)?;
-                }
-            }
-            progress(all.len() as u64);
-            Ok(all)
-        };
-        let (weight, side) = match shape.format {
-            MatrixFormat::Affine { bits, group_size, scale } => {
-                (shape.cols * bits as usize / 8, shape.cols / group_size * scale.bytes())
-            }
-            MatrixFormat::Float(dtype) => (shape.cols * dtype.bytes(), 0),
-        };
-        Ok(Matrix {
-            shape,
-            isa,
-            weight: whole(MatrixPart::Weight, weight)?,
-            scales: whole(MatrixPart::Scales, side)?,
-            biases: whole(MatrixPart::Biases, side)?,
-        })
+        assert!(isa.is_available(), "this machine has no {isa}");
+        let tiles = load::pack(name, &shape, pool, progress, read)?;
+        Ok(Matrix { shape, isa, tiles })
     }
 
     /// Shape and format, as stored.
@@ -122,7 +120,7 @@ impl Matrix {
 
     /// Bytes in memory.
     pub fn bytes(&self) -> u64 {
-        (self.weight.len() + self.scales.len() + self.biases.len()) as u64
+        self.tiles.bytes().len() as u64
     }
 
     /// Tiles of one expert.
@@ -144,28 +142,16 @@ impl Matrix {
     /// # Panics
     /// When the row does not exist or `out` is not one row long.
     pub fn row_to_f32(&self, expert: usize, row: usize, out: &mut [f32]) {
-        let MatrixShape { n_experts, rows, cols, format } = self.shape;
-        assert!(expert < n_experts && row < rows && out.len() == cols);
-        let at = expert * rows + row;
+        let MatrixShape { rows, cols, format, .. } = self.shape;
+        assert!(row < rows, "row outside the matrix");
+        assert_eq!(out.len(), cols, "one element per input");
+        let tile = self.tiles(expert, row / TILE..row / TILE + 1);
         match format {
             MatrixFormat::Affine { bits, group_size, scale } => {
-                let bits = bits as usize;
-                let groups = cols / group_size;
-                let bytes = &self.weight[at * cols * bits / 8..][..cols * bits / 8];
-                for (j, out) in out.iter_mut().enumerate() {
-                    let (byte, shift) = (j * bits / 8, j * bits % 8);
-                    let next = bytes.get(byte + 1).copied().unwrap_or(0);
-                    let q = (u16::from_le_bytes([bytes[byte], next]) >> shift) & ((1 << bits) - 1);
-                    let group = at * groups + j / group_size;
-                    let s = float(&self.scales, scale, group);
-                    *out = s * f32::from(q) + float(&self.biases, scale, group);
-                }
+                let layout = AffineLayout::new(cols, bits, group_size, scale);
+                dequant::affine_row(&layout, lines(tile), row % TILE, out);
             }
-            MatrixFormat::Float(dtype) => {
-                for (j, out) in out.iter_mut().enumerate() {
-                    *out = float(&self.weight, dtype, at * cols + j);
-                }
-            }
+            MatrixFormat::Float(dtype) => dequant::float_row(dtype, tile, row % TILE, out),
         }
     }
 
@@ -183,18 +169,8 @@ impl Matrix {
         mode: Mode,
         scratch: &mut Scratch,
     ) {
-        assert!(tiles.end <= self.n_tiles(), "tiles outside the matrix");
-        assert_eq!(x.len(), out.len(), "one output row per input row");
-        let cols = self.shape.cols;
-        scratch.row.resize(cols, 0.0);
-        for row in tiles.start * TILE..(tiles.end * TILE).min(self.shape.rows) {
-            self.row_to_f32(expert, row, &mut scratch.row);
-            for i in 0..x.len() {
-                let dot: f32 = x.row(i, cols).iter().zip(&scratch.row).map(|(x, w)| x * w).sum();
-                let out = &mut out.part(i, row, 1)[0];
-                *out = if mode == Mode::Accumulate { *out + dot } else { dot };
-            }
-        }
+        self.prepare(x, scratch);
+        self.multiply_prepared(expert, tiles, x, out, mode, scratch);
     }
 
     /// `out = silu(x Wgᵀ) * (x Wuᵀ)` for two matrices of one shape; otherwise as
@@ -212,27 +188,86 @@ impl Matrix {
         scratch: &mut Scratch,
     ) {
         assert_eq!((gate.shape.rows, gate.shape.cols), (up.shape.rows, up.shape.cols));
-        gate.multiply(expert, tiles.clone(), x, out, Mode::Overwrite, scratch);
-        let first = tiles.start * TILE;
-        let n = (tiles.end * TILE).min(gate.shape.rows) - first;
-        let mut product = vec![0.0; x.len() * gate.shape.rows];
-        let index = RowIndex::Contiguous { first: 0, count: x.len() };
-        let upward = OutRows::exclusive(&mut product, gate.shape.rows, index);
-        up.multiply(expert, tiles, x, &upward, Mode::Overwrite, scratch);
-        for i in 0..x.len() {
-            for (g, u) in out.part(i, first, n).iter_mut().zip(&*upward.part(i, first, n)) {
-                *g = *g / (1.0 + (-*g).exp()) * u;
+        let same = gate.shape.format == up.shape.format;
+        let mut product = std::mem::take(&mut scratch.up);
+        product.resize(x.len() * GATED_TILES * TILE, 0.0);
+        gate.prepare(x, scratch);
+        for first in tiles.clone().step_by(GATED_TILES) {
+            let some = first..(first + GATED_TILES).min(tiles.end);
+            let n = (some.end * TILE).min(gate.shape.rows) - first * TILE;
+            if !same {
+                gate.prepare(x, scratch);
+            }
+            gate.multiply_prepared(expert, some.clone(), x, out, Mode::Overwrite, scratch);
+            if !same {
+                up.prepare(x, scratch);
+            }
+            let index = RowIndex::Contiguous { first: 0, count: x.len() };
+            let upward = OutRows::exclusive(&mut product, GATED_TILES * TILE, index)
+                .starting_at(first * TILE);
+            up.multiply_prepared(expert, some, x, &upward, Mode::Overwrite, scratch);
+            for (i, up) in product.chunks_exact(GATED_TILES * TILE).enumerate() {
+                for (g, u) in out.part(i, first * TILE, n).iter_mut().zip(up) {
+                    *g = *g / (1.0 + (-*g).exp()) * u;
+                }
             }
         }
+        scratch.up = product;
     }
-}
 
-fn float(bytes: &[u8], dtype: Dtype, i: usize) -> f32 {
-    match dtype {
-        Dtype::Bf16 => half::bf16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
-        Dtype::F16 => half::f16::from_le_bytes([bytes[2 * i], bytes[2 * i + 1]]).to_f32(),
-        Dtype::F32 | Dtype::U32 => {
-            f32::from_le_bytes(bytes[4 * i..4 * i + 4].try_into().expect("four bytes"))
+    /// Whether few enough rows come to stream the weights instead of expanding them.
+    fn streams(&self, n_rows: usize) -> bool {
+        match self.shape.format {
+            MatrixFormat::Affine { bits: 4 | 8, .. } => n_rows <= 4,
+            _ => n_rows <= 1,
         }
+    }
+
+    fn prepare(&self, x: &XRows<'_>, scratch: &mut Scratch) {
+        if let MatrixFormat::Affine { bits, group_size, scale } = self.shape.format
+            && self.streams(x.len())
+        {
+            let layout = AffineLayout::new(self.shape.cols, bits, group_size, scale);
+            scratch.prepared.fill(self.isa, &layout, x);
+        }
+    }
+
+    fn multiply_prepared(
+        &self,
+        expert: usize,
+        tiles: Range<usize>,
+        x: &XRows<'_>,
+        out: &OutRows<'_>,
+        mode: Mode,
+        scratch: &mut Scratch,
+    ) {
+        assert_eq!(x.len(), out.len(), "one output row per input row");
+        let target = Target { out, tile: tiles.start, n: self.shape.rows, mode };
+        let tiles = self.tiles(expert, tiles);
+        if x.is_empty() || tiles.is_empty() {
+            return;
+        }
+        if !self.streams(x.len()) {
+            gemm::multiply(self.isa, &self.shape, tiles, x, target, &mut scratch.panel);
+            return;
+        }
+        let cols = self.shape.cols;
+        match self.shape.format {
+            MatrixFormat::Affine { bits, group_size, scale } => {
+                let layout = AffineLayout::new(cols, bits, group_size, scale);
+                let prepared = &scratch.prepared;
+                gemv::affine(self.isa, &layout, lines(tiles), prepared, x.len(), target);
+            }
+            MatrixFormat::Float(dtype) => gemv::float(self.isa, dtype, cols, tiles, x, target),
+        }
+    }
+
+    /// Consecutive tiles of one expert.
+    fn tiles(&self, expert: usize, tiles: Range<usize>) -> &[u8] {
+        assert!(expert < self.shape.n_experts, "no such expert");
+        assert!(tiles.start <= tiles.end && tiles.end <= self.n_tiles(), "no such tiles");
+        let size = tile_bytes(&self.shape);
+        let first = (expert * self.n_tiles() + tiles.start) * size;
+        &self.tiles.bytes()[first..first + tiles.len() * size]
     }
 }

@@ -82,6 +82,8 @@ impl<'a> XRows<'a> {
 pub struct OutRows<'a> {
     data: SharedSlice<'a, f32>,
     stride: usize,
+    /// Column that the first element of a row holds.
+    column: usize,
     index: RowIndex<'a>,
 }
 
@@ -92,13 +94,13 @@ impl<'a> OutRows<'a> {
     /// While a product runs with this handle, no one else reads or writes the columns of its tiles
     /// in these rows, and the row numbers are distinct.
     pub unsafe fn new(data: SharedSlice<'a, f32>, stride: usize, index: RowIndex<'a>) -> Self {
-        OutRows { data, stride, index }
+        OutRows { data, stride, column: 0, index }
     }
 
     /// Rows that nobody else uses.
     ///
-    pub fn exclusive(data: &'a mut [f32], stride: usize, index: RowIndex<'a>) -> Self {
-        OutRows { data: SharedSlice::new(data), stride, index }
+    pub(crate) fn exclusive(data: &'a mut [f32], stride: usize, index: RowIndex<'a>) -> Self {
+        OutRows { data: SharedSlice::new(data), stride, column: 0, index }
     }
 
     /// Rows.
@@ -111,12 +113,17 @@ impl<'a> OutRows<'a> {
         self.len() == 0
     }
 
+    /// The same rows where only the columns from `column` on are stored.
+    pub(crate) fn starting_at(self, column: usize) -> Self {
+        OutRows { column, ..self }
+    }
+
     /// `len` elements of the `i`-th row from column `first` on.
     #[inline]
     #[allow(clippy::mut_from_ref, reason = "disjointness is promised when the handle is made")]
     pub(crate) fn part(&self, i: usize, first: usize, len: usize) -> &mut [f32] {
         // SAFETY: `new` demands that these elements are this product's alone; a product holds one
         // part at a time.
-        unsafe { self.data.slice(self.index.get(i) * self.stride + first, len) }
+        unsafe { self.data.slice(self.index.get(i) * self.stride + (first - self.column), len) }
     }
 }

@@ -82,3 +82,128 @@ impl FromStr for Isa {
         }
     }
 }
+
+mod portable;
+
+#[cfg(target_arch = "x86_64")]
+mod avx2;
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+#[cfg(target_arch = "aarch64")]
+mod neon;
+
+/// Sixteen lanes of one instruction set.
+///
+/// A value of an implementing type proves that the machine has the instructions, so every method is
+/// safe. Methods are inlined into the [`Kernel`] that an `enter` function of the same module runs,
+/// which is compiled for those instructions.
+pub(crate) trait Simd: Copy {
+    /// 16 `f32`.
+    type F: Copy;
+    /// 16 `u32`.
+    type U: Copy;
+    /// Tiles that a matrix-vector product takes side by side.
+    const GEMV_TILES: usize;
+    /// Tiles and rows of the block that a matrix-matrix product keeps in registers.
+    const GEMM_TILES: usize;
+    /// See [`Simd::GEMM_TILES`].
+    const GEMM_ROWS: usize;
+
+    fn splat(self, x: f32) -> Self::F;
+    fn load(self, from: &[f32; 16]) -> Self::F;
+    fn store(self, x: Self::F, to: &mut [f32; 16]);
+    fn add(self, a: Self::F, b: Self::F) -> Self::F;
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F;
+    /// `a * b + c`, rounded once where the machine can.
+    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F;
+
+    fn splat_u32(self, x: u32) -> Self::U;
+    fn load_u32(self, from: &[u32; 16]) -> Self::U;
+    /// Widens.
+    fn load_u16(self, from: &[u16; 16]) -> Self::U;
+    fn and(self, a: Self::U, b: Self::U) -> Self::U;
+    fn or(self, a: Self::U, b: Self::U) -> Self::U;
+    fn shl(self, a: Self::U, n: u32) -> Self::U;
+    fn shr(self, a: Self::U, n: u32) -> Self::U;
+    /// All ones where equal.
+    fn equal(self, a: Self::U, b: Self::U) -> Self::U;
+    /// The value, which is below 2³¹.
+    fn to_f32(self, a: Self::U) -> Self::F;
+    /// The bits.
+    fn as_f32(self, a: Self::U) -> Self::F;
+
+    #[inline(always)]
+    fn zero(self) -> Self::F {
+        self.splat(0.0)
+    }
+
+    /// bfloat16 in the low halves.
+    #[inline(always)]
+    fn bf16_to_f32(self, a: Self::U) -> Self::F {
+        self.as_f32(self.shl(a, 16))
+    }
+
+    /// IEEE half in the low halves; the high halves are zero.
+    #[inline(always)]
+    fn f16_to_f32(self, a: Self::U) -> Self::F {
+        let exponent = self.splat_u32(0x7c00);
+        let special = self.equal(self.and(a, exponent), exponent);
+        let magnitude = self.shl(self.and(a, self.splat_u32(0x7fff)), 13);
+        let sign = self.shl(self.and(a, self.splat_u32(0x8000)), 16);
+        // Moves the exponent's bias from 15 to 127, subnormals included; infinities and NaN
+        // become 2^16 and more and get their exponent back.
+        let value = self.mul(self.as_f32(magnitude), self.splat(f32::from_bits(0x7780_0000)));
+        let special = self.and(special, self.splat_u32(0x7f80_0000));
+        self.as_f32(self.or(self.or(self.as_u32(value), special), sign))
+    }
+
+    /// The bits.
+    fn as_u32(self, a: Self::F) -> Self::U;
+}
+
+/// Work that is written once and compiled for every instruction set.
+pub(crate) trait Kernel {
+    /// Implementations are `#[inline(always)]`.
+    fn run<S: Simd>(self, s: S);
+}
+
+impl Isa {
+    /// Tiles that a matrix-matrix product takes side by side.
+    pub(crate) fn gemm_tiles(self) -> usize {
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx2 => avx2::Avx2::GEMM_TILES,
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512 => avx512::Avx512::GEMM_TILES,
+            #[cfg(target_arch = "aarch64")]
+            Isa::Neon => neon::Neon::GEMM_TILES,
+            #[allow(unreachable_patterns, reason = "depends on the target")]
+            _ => portable::Portable::GEMM_TILES,
+        }
+    }
+
+    /// Runs a kernel with this instruction set.
+    ///
+    /// # Panics
+    /// When the machine lacks it.
+    #[inline]
+    pub(crate) fn run(self, kernel: impl Kernel) {
+        debug_assert!(self.is_available());
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: an `Isa` that is used was found available (`Matrix::pack` checks it).
+            Isa::Avx2 => unsafe { avx2::enter(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
+            Isa::Avx512 => unsafe { avx512::enter(kernel) },
+            #[cfg(target_arch = "aarch64")]
+            // SAFETY: as above.
+            Isa::Neon => unsafe { neon::enter(kernel) },
+            #[allow(unreachable_patterns, reason = "depends on the target")]
+            _ => portable::enter(kernel),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,79 @@
+//! Memory of a packed matrix.
+
+use lily_device::DeviceError;
+use memmap2::{MmapMut, MmapOptions};
+
+/// Zeroed pages of their own: they are touched first by the thread that fills them, and large ones
+/// ask the system for huge pages.
+#[derive(Debug)]
+pub(super) struct Buffer {
+    pages: Option<MmapMut>,
+}
+
+/// From here on huge pages are worth asking for.
+#[cfg(target_os = "linux")]
+const HUGE: usize = 4 << 20;
+
+/// Element types of which every bit pattern is a value.
+pub(super) trait Plain: Copy {}
+impl Plain for u8 {}
+impl Plain for u16 {}
+impl Plain for u32 {}
+impl Plain for f32 {}
+
+impl Buffer {
+    pub(super) fn zeroed(what: &str, bytes: Option<usize>) -> Result<Self, DeviceError> {
+        let refused = |_| DeviceError::Memory {
+            what: what.to_owned(),
+            bytes: bytes.map_or(u64::MAX, |b| b as u64),
+        };
+        let bytes =
+            bytes.ok_or(()).map_err(|()| refused(std::io::ErrorKind::OutOfMemory.into()))?;
+        if bytes == 0 {
+            return Ok(Buffer { pages: None });
+        }
+        let pages = MmapOptions::new().len(bytes).map_anon().map_err(refused)?;
+        #[cfg(target_os = "linux")]
+        if bytes >= HUGE {
+            // Advice: where the system has no huge pages, ordinary ones serve.
+            let _ = pages.advise(memmap2::Advice::HugePage);
+        }
+        Ok(Buffer { pages: Some(pages) })
+    }
+
+    pub(super) fn bytes(&self) -> &[u8] {
+        self.pages.as_deref().unwrap_or(&[])
+    }
+
+    pub(super) fn bytes_mut(&mut self) -> &mut [u8] {
+        self.pages.as_deref_mut().unwrap_or(&mut [])
+    }
+}
+
+/// Bytes as lines of 16 numbers.
+pub(super) fn lines<T: Plain>(bytes: &[u8]) -> &[[T; 16]] {
+    // SAFETY: every bit pattern of a `Plain` type is valid.
+    let (before, lines, after) = unsafe { bytes.align_to::<[T; 16]>() };
+    assert!(before.is_empty() && after.is_empty(), "tiles are whole lines and aligned");
+    lines
+}
+
+/// Bytes as lines of 16 numbers.
+pub(super) fn lines_mut<T: Plain>(bytes: &mut [u8]) -> &mut [[T; 16]] {
+    // SAFETY: every bit pattern of a `Plain` type is valid, and so are the bytes of any of them.
+    let (before, lines, after) = unsafe { bytes.align_to_mut::<[T; 16]>() };
+    assert!(before.is_empty() && after.is_empty(), "tiles are whole lines and aligned");
+    lines
+}
+
+/// Numbers as bytes.
+pub(super) fn bytes_of_mut<T: Plain>(numbers: &mut [T]) -> &mut [u8] {
+    let len = std::mem::size_of_val(numbers);
+    // SAFETY: the range is exactly the slice's memory, and any bytes are valid `Plain` numbers.
+    unsafe { std::slice::from_raw_parts_mut(numbers.as_mut_ptr().cast(), len) }
+}
+
+/// 16 `f32` of working memory on a cache line of their own.
+#[derive(Clone, Copy, Debug)]
+#[repr(C, align(64))]
+pub(super) struct Line(pub(super) [f32; 16]);

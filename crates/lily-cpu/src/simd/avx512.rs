@@ -1,0 +1,102 @@
+//! Sixteen lanes as one AVX-512 register.
+
+use std::arch::x86_64::*;
+
+use super::{Kernel, Simd};
+
+/// Exists only inside [`enter`].
+#[derive(Clone, Copy)]
+pub(super) struct Avx512(());
+
+/// # Safety
+/// The machine has AVX-512F.
+#[target_feature(enable = "avx512f,avx2,fma")]
+pub(super) fn enter<K: Kernel>(kernel: K) {
+    kernel.run(Avx512(()));
+}
+
+/// Intrinsics without memory operands, or on references.
+macro_rules! intrinsics {
+    ($e:expr) => {{
+        // SAFETY: an `Avx512` exists only where AVX-512F does; pointers come from references that
+        // cover what is read or written.
+        unsafe { $e }
+    }};
+}
+
+impl Simd for Avx512 {
+    type F = __m512;
+    type U = __m512i;
+    const GEMV_TILES: usize = 4;
+    const GEMM_TILES: usize = 2;
+    const GEMM_ROWS: usize = 12;
+
+    #[inline(always)]
+    fn splat(self, x: f32) -> Self::F {
+        intrinsics!(_mm512_set1_ps(x))
+    }
+    #[inline(always)]
+    fn load(self, from: &[f32; 16]) -> Self::F {
+        intrinsics!(_mm512_loadu_ps(from.as_ptr()))
+    }
+    #[inline(always)]
+    fn store(self, x: Self::F, to: &mut [f32; 16]) {
+        intrinsics!(_mm512_storeu_ps(to.as_mut_ptr(), x));
+    }
+    #[inline(always)]
+    fn add(self, a: Self::F, b: Self::F) -> Self::F {
+        intrinsics!(_mm512_add_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul(self, a: Self::F, b: Self::F) -> Self::F {
+        intrinsics!(_mm512_mul_ps(a, b))
+    }
+    #[inline(always)]
+    fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
+        intrinsics!(_mm512_fmadd_ps(a, b, c))
+    }
+    #[inline(always)]
+    fn splat_u32(self, x: u32) -> Self::U {
+        intrinsics!(_mm512_set1_epi32(x.cast_signed()))
+    }
+    #[inline(always)]
+    fn load_u32(self, from: &[u32; 16]) -> Self::U {
+        intrinsics!(_mm512_loadu_si512(from.as_ptr().cast()))
+    }
+    #[inline(always)]
+    fn load_u16(self, from: &[u16; 16]) -> Self::U {
+        intrinsics!(_mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast())))
+    }
+    #[inline(always)]
+    fn and(self, a: Self::U, b: Self::U) -> Self::U {
+        intrinsics!(_mm512_and_si512(a, b))
+    }
+    #[inline(always)]
+    fn or(self, a: Self::U, b: Self::U) -> Self::U {
+        intrinsics!(_mm512_or_si512(a, b))
+    }
+    #[inline(always)]
+    fn shl(self, a: Self::U, n: u32) -> Self::U {
+        intrinsics!(_mm512_sll_epi32(a, _mm_cvtsi32_si128(n.cast_signed())))
+    }
+    #[inline(always)]
+    fn shr(self, a: Self::U, n: u32) -> Self::U {
+        intrinsics!(_mm512_srl_epi32(a, _mm_cvtsi32_si128(n.cast_signed())))
+    }
+    #[inline(always)]
+    fn equal(self, a: Self::U, b: Self::U) -> Self::U {
+        intrinsics!(_mm512_maskz_set1_epi32(_mm512_cmpeq_epi32_mask(a, b), -1))
+    }
+    #[inline(always)]
+    fn to_f32(self, a: Self::U) -> Self::F {
+        intrinsics!(_mm512_cvtepi32_ps(a))
+    }
+    #[inline(always)]
+    fn as_f32(self, a: Self::U) -> Self::F {
+        intrinsics!(_mm512_castsi512_ps(a))
+    }
+    #[inline(always)]
+    fn as_u32(self, a: Self::F) -> Self::U {
+        intrinsics!(_mm512_castps_si512(a))
+    }
+}
