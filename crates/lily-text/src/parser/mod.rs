@@ -1,46 +1,4 @@
 //! Generated text to reasoning, content and tool calls.
-//!
-//! The text of an answer is `reasoning </think> content`, and the content may
-//! hold tool calls:
-//!
-//! ```text
-//! <tool_call>
-//! <function=NAME>
-//! <parameter=KEY>
-//! VALUE
-//! </parameter>
-//! </function>
-//! </tool_call>
-//! ```
-//!
-//! What is decided here, for streaming and complete answers alike, since both
-//! are made of the same events:
-//!
-//! - *Reasoning.* An answer to a prompt that ends in `<think>` begins with
-//!   reasoning; an opening tag at its head is dropped. To any other prompt,
-//!   only `<think>` and a new line at the very head open reasoning. Later
-//!   `<think>` and `</think>` are text. Reasoning is trimmed, and so are the
-//!   line breaks between `</think>` and the content.
-//! - *Where a call begins.* With tools, `<tool_call>` followed by
-//!   `<function=NAME>` begins a call, in the content and in an unclosed think
-//!   block (which it ends). In the content, a bare `<function=NAME>` does so if
-//!   a tool has that name. Anything else that looks similar is text. Without
-//!   tools there are no calls. White space around calls is dropped.
-//! - *Values.* [`values`] says how text becomes JSON. One line break at either
-//!   end of a value belongs to the markup. A closing tag inside a value is part
-//!   of it unless the next tag of the format, or the end of the answer, follows.
-//!   A missing `</parameter>` is made up for where the end is clear. A key given
-//!   twice appears twice.
-//! - *Text between the parameters* of a call belongs to no parameter; it
-//!   becomes content after the call.
-//! - *An answer cut off inside a call* gives out the part there is: the
-//!   arguments stop in the middle and no [`OutputEvent::ToolCallEnd`] follows.
-//!   They are deliberately not completed to valid JSON, so that half a command
-//!   cannot be taken for a whole one. A call whose last parameter was closed
-//!   counts as complete. Cut off before its name is known, a call is text.
-//! - *Stop strings* match in the content only, not in reasoning and not inside
-//!   a call, which would cut it in half. They see neither tags nor the white
-//!   space that is dropped around them.
 
 mod machine;
 mod markup;
@@ -98,6 +56,51 @@ pub enum OutputEvent {
 /// Splits an answer into its parts while it is being generated.
 ///
 /// How the answer is cut into tokens makes no difference to the joined events.
+///
+/// The text of an answer is `reasoning </think> content`, and the content may
+/// hold tool calls:
+///
+/// ```text
+/// <tool_call>
+/// <function=NAME>
+/// <parameter=KEY>
+/// VALUE
+/// </parameter>
+/// </function>
+/// </tool_call>
+/// ```
+///
+/// What is decided here, for streaming and complete answers alike, since both
+/// are made of the same events:
+///
+/// - *Reasoning.* An answer to a prompt that ends in `<think>` begins with
+///   reasoning; an opening tag at its head is dropped. To any other prompt,
+///   only `<think>` and a new line at the very head open reasoning. Later
+///   `<think>` and `</think>` are text. Reasoning is trimmed, and so are the
+///   line breaks between `</think>` and the content.
+/// - *Where a call begins.* With tools, `<tool_call>` followed by
+///   `<function=NAME>` begins a call, in the content and in an unclosed think
+///   block (which it ends). In the content, a bare `<function=NAME>` does so if
+///   a tool has that name. Anything else that looks similar is text. Without
+///   tools there are no calls. White space around calls is dropped.
+/// - *Values.* Text becomes JSON by the type in the tool's schema: `null` is
+///   null; integral floats are integers; objects and arrays are taken over if
+///   they are JSON; what fits no allowed type is passed as a string. Without a
+///   type only objects and arrays are taken apart. One line break at either end
+///   of a value belongs to the markup. A closing tag inside a value is part
+///   of it unless the next tag of the format, or the end of the answer, follows.
+///   A missing `</parameter>` is made up for where the end is clear. A key given
+///   twice appears twice.
+/// - *Text between the parameters* of a call belongs to no parameter; it
+///   becomes content after the call.
+/// - *An answer cut off inside a call* gives out the part there is: the
+///   arguments stop in the middle and no [`OutputEvent::ToolCallEnd`] follows.
+///   They are deliberately not completed to valid JSON, so that half a command
+///   cannot be taken for a whole one. A call whose last parameter was closed
+///   counts as complete. Cut off before its name is known, a call is text.
+/// - *Stop strings* match in the content only, not in reasoning and not inside
+///   a call, which would cut it in half. They see neither tags nor the white
+///   space that is dropped after them.
 #[derive(Debug)]
 pub struct OutputParser {
     detokenizer: Detokenizer,
