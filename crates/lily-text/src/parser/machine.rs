@@ -173,9 +173,10 @@ impl Machine {
         }
         if !self.tools.is_empty() {
             match ahead.call() {
-                Seen::Yes(call) => return self.begin(&call),
+                // A thought may quote the format, with a name made up as an example.
+                Seen::Yes(call) if self.tools.knows(call.name) => return self.begin(&call),
                 Seen::Maybe => return Progress::Wait,
-                Seen::No => {}
+                Seen::Yes(_) | Seen::No => {}
             }
         }
         self.output.reasoning("<");

@@ -79,10 +79,11 @@ pub enum OutputEvent {
 ///   `<think>` and `</think>` are text. Reasoning is trimmed, and so are the
 ///   line breaks between `</think>` and the content.
 /// - *Where a call begins.* With tools, `<tool_call>` followed by
-///   `<function=NAME>` begins a call, in the content and in an unclosed think
-///   block (which it ends). In the content, a bare `<function=NAME>` does so if
-///   a tool has that name. Anything else that looks similar is text. Without
-///   tools there are no calls. White space around calls is dropped.
+///   `<function=NAME>` begins a call in the content. If a tool has that name,
+///   it also does so in an unclosed think block, which it ends, and in the
+///   content a bare `<function=NAME>` is enough. Anything else that looks
+///   similar is text. Without tools there are no calls. White space around
+///   calls is dropped.
 /// - *Values.* Text becomes JSON by the type in the tool's schema: `null` is
 ///   null; integral floats are integers; objects and arrays are taken over if
 ///   they are JSON; what fits no allowed type is passed as a string. Without a

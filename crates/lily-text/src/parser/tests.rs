@@ -197,6 +197,13 @@ fn a_call_inside_an_unclosed_think_block_ends_the_reasoning() {
 }
 
 #[test]
+fn a_thought_may_quote_the_format_with_an_example_name() {
+    let quoted = CALL.replace("get_weather", "example_function_name");
+    assert_eq!(split(&with_tools(thinking()), &quoted), pair(&quoted, ""));
+    assert_eq!(parse(&with_tools(answering()), &quoted).calls[0].0, "example_function_name");
+}
+
+#[test]
 fn talk_about_the_tag_is_no_call() {
     let text = "The <tool_call> tag and <function=unknown> and <function=f";
     assert_eq!(split(&with_tools(answering()), text), pair("", text));
