@@ -120,22 +120,25 @@ pub(super) fn dot<A: Arithmetic>(a: &[f32], b: &[f32]) -> f32 {
             sums[lane] = A::mul_add(a[lane], b[lane], sums[lane]);
         }
     }
-    let mut total = total(&sums);
+    let mut total = total(&whole(sums));
     for (a, b) in tail {
         total = A::mul_add(*a, *b, total);
     }
     total
 }
 
+/// Keeps partial sums in whole vectors: where the compiler sees the horizontal sum that follows, it
+/// cuts the loop before into pairs of lanes.
+#[inline(always)]
+pub(super) fn whole<T>(sums: T) -> T {
+    std::hint::black_box(sums)
+}
+
 #[inline(always)]
 fn total(sums: &[f32; LANES]) -> f32 {
-    let mut eight = [0.0f32; 8];
-    for lane in 0..8 {
-        eight[lane] = sums[lane] + sums[lane + 8];
-    }
     let mut four = [0.0f32; 4];
-    for lane in 0..4 {
-        four[lane] = eight[lane] + eight[lane + 4];
+    for (lane, sum) in sums.iter().enumerate() {
+        four[lane % 4] += sum;
     }
     (four[0] + four[2]) + (four[1] + four[3])
 }

@@ -3,7 +3,7 @@
 //! `S ← α S; d = β (v − S k); S ← S + d kᵀ; out = S q` needs each state row once per token:
 //! with `u = S k` and `w = S q` of the old state, `d = β (v − α u)`, `out = α w + d (k · q)`.
 
-use super::super::math::{Arithmetic, dot, per_isa};
+use super::super::math::{Arithmetic, dot, per_isa, whole};
 use super::super::{Run, Workspace};
 use super::{GatedDelta, Slice, l2_norm};
 
@@ -35,20 +35,68 @@ impl GatedDelta {
     }
 }
 
+/// State rows that share the loads of key and query.
+const ROWS: usize = 4;
+const LANES: usize = 8;
+
 #[inline(always)]
 fn step_rows<A: Arithmetic>(token: Token<'_>, v: &[f32], state: &mut [f32], out: &mut [f32]) {
     let dim = token.k.len();
     let key_query = dot::<A>(token.k, token.q);
-    let rows = state.chunks_exact_mut(dim).zip(v.iter().zip(out));
-    for (s, (v, out)) in rows {
-        let (u, w) = (dot::<A>(s, token.k), dot::<A>(s, token.q));
-        let d = token.beta * (v - token.decay * u);
-        for (s, k) in s.iter_mut().zip(token.k) {
-            *s = A::mul_add(d, *k, token.decay * *s);
+    let groups = v.chunks(ROWS).zip(out.chunks_mut(ROWS)).zip(state.chunks_mut(ROWS * dim));
+    for ((v, out), rows) in groups {
+        // `v` holds as many rows as are left; the products do not depend on how many that is.
+        let (u, w) = match v.len() {
+            ROWS => products::<A, ROWS>(rows, token),
+            3 => padded(products::<A, 3>(rows, token)),
+            2 => padded(products::<A, 2>(rows, token)),
+            _ => padded(products::<A, 1>(rows, token)),
+        };
+        for (r, (s, (v, out))) in rows.chunks_exact_mut(dim).zip(v.iter().zip(out)).enumerate() {
+            let d = token.beta * (v - token.decay * u[r]);
+            for (s, k) in s.iter_mut().zip(token.k) {
+                *s = A::mul_add(d, *k, token.decay * *s);
+            }
+            *out = A::mul_add(d, key_query, token.decay * w[r]);
         }
-        *out = A::mul_add(d, key_query, token.decay * w);
     }
 }
+
+/// `S k` and `S q` of `R` state rows.
+#[inline(always)]
+fn products<A: Arithmetic, const R: usize>(rows: &[f32], token: Token<'_>) -> ([f32; R], [f32; R]) {
+    let dim = token.k.len();
+    let rows: [&[f32]; R] = std::array::from_fn(|r| &rows[r * dim..(r + 1) * dim]);
+    let mut sums = [[[0.0f32; LANES]; R]; 2];
+    let vectors = dim / LANES * LANES;
+    for at in (0..vectors).step_by(LANES) {
+        let (k, q) = (&token.k[at..at + LANES], &token.q[at..at + LANES]);
+        for (r, row) in rows.iter().enumerate() {
+            let s = &row[at..at + LANES];
+            for lane in 0..LANES {
+                sums[0][r][lane] = A::mul_add(s[lane], k[lane], sums[0][r][lane]);
+                sums[1][r][lane] = A::mul_add(s[lane], q[lane], sums[1][r][lane]);
+            }
+        }
+    }
+    let [u, w] = whole(sums);
+    let total = |sums: [[f32; LANES]; R], x: &[f32]| -> [f32; R] {
+        std::array::from_fn(|r| {
+            let tail = rows[r][vectors..].iter().zip(&x[vectors..]);
+            let lanes: f32 = sums[r].iter().sum();
+            tail.fold(lanes, |sum, (s, x)| A::mul_add(*s, *x, sum))
+        })
+    };
+    (total(u, token.k), total(w, token.q))
+}
+
+/// Products of fewer rows in the shape of those of [`ROWS`].
+#[inline(always)]
+fn padded<const R: usize>((u, w): ([f32; R], [f32; R])) -> ([f32; ROWS], [f32; ROWS]) {
+    let pad = |x: [f32; R]| std::array::from_fn(|r| x.get(r).copied().unwrap_or(0.0));
+    (pad(u), pad(w))
+}
+
 per_isa! {
     /// Updates state rows by one token and reads them out.
     fn step(token: Token<'_>, v: &[f32], state: &mut [f32], out: &mut [f32]) = step_rows
