@@ -1,6 +1,8 @@
 //! Products of many rows: a block of inputs of a tile is expanded into a panel that fits the
 //! first-level cache, and the panel is multiplied with every row.
 
+use std::ops::Range;
+
 use lily_checkpoint::manifest::{Dtype, MatrixFormat, MatrixShape};
 
 use super::buffer::{Line, lines};
@@ -14,6 +16,10 @@ use crate::simd::{Isa, Kernel, Simd};
 /// Inputs of one panel: 16 KiB, and a multiple of every group size.
 const DEPTH: usize = 256;
 
+/// Rows that meet all panels of a block of inputs before the next rows do: their part of `x` stays
+/// in the second-level cache. Expanding the panels again for the next rows costs less.
+const ROWS: usize = 96;
+
 /// Product of all rows of `x` with consecutive tiles.
 pub(super) fn multiply(
     isa: Isa,
@@ -26,16 +32,20 @@ pub(super) fn multiply(
     let width = isa.gemm_tiles();
     panel.resize(width * DEPTH, Line([0.0; 16]));
     let size = tile_bytes(shape);
-    for (i, tiles) in tiles.chunks(width * size).enumerate() {
-        let mut target = Target { tile: target.tile + i * width, ..target };
-        for first in (0..shape.cols).step_by(DEPTH) {
-            let depth = DEPTH.min(shape.cols - first);
-            for (tile, panel) in tiles.chunks_exact(size).zip(panel.chunks_exact_mut(DEPTH)) {
-                expand(isa, shape, tile, first, &mut panel[..depth]);
+    let cols = shape.cols;
+    for row in (0..x.len()).step_by(ROWS) {
+        let rows = row..(row + ROWS).min(x.len());
+        for first in (0..cols).step_by(DEPTH) {
+            let depth = DEPTH.min(cols - first);
+            let mode = if first == 0 { target.mode } else { Mode::Accumulate };
+            for (i, tiles) in tiles.chunks(width * size).enumerate() {
+                for (tile, panel) in tiles.chunks_exact(size).zip(panel.chunks_exact_mut(DEPTH)) {
+                    expand(isa, shape, tile, first, &mut panel[..depth]);
+                }
+                let target = Target { tile: target.tile + i * width, mode, ..target };
+                let (n_tiles, rows) = (tiles.len() / size, rows.clone());
+                isa.run(Product { panel, n_tiles, first, depth, cols, x, rows, target });
             }
-            let n_tiles = tiles.len() / size;
-            isa.run(Product { panel, n_tiles, first, depth, cols: shape.cols, x, target });
-            target.mode = Mode::Accumulate;
         }
     }
 }
@@ -98,7 +108,7 @@ impl Kernel for ExpandFloat<'_> {
     }
 }
 
-/// One panel times all rows.
+/// One panel times some rows.
 struct Product<'a> {
     /// `[tile][DEPTH][16]`.
     panel: &'a [Line],
@@ -108,6 +118,7 @@ struct Product<'a> {
     depth: usize,
     cols: usize,
     x: &'a XRows<'a>,
+    rows: Range<usize>,
     target: Target<'a>,
 }
 
@@ -126,11 +137,10 @@ impl Product<'_> {
     /// Rows in blocks of nearly equal size.
     #[inline(always)]
     fn all_rows<S: Simd, const T: usize>(&self, s: S) {
-        let n = self.x.len();
-        let blocks = n.div_ceil(S::GEMM_ROWS);
-        let mut row = 0;
+        let Range { start: mut row, end } = self.rows;
+        let blocks = (end - row).div_ceil(S::GEMM_ROWS);
         for block in 0..blocks {
-            let rows = (n - row).div_ceil(blocks - block);
+            let rows = (end - row).div_ceil(blocks - block);
             macro_rules! dispatch {
                 ($($r:literal)*) => {
                     match rows {

@@ -154,10 +154,10 @@ impl Stage {
         header: &mut [[u32; TILE]],
     ) {
         if layout.header == 2 {
-            for lane in 0..lanes {
-                let at = (first + lane) * layout.groups + group;
-                header[0][lane] = u32::from_le(self.scales[at]);
-                header[1][lane] = u32::from_le(self.biases[at]);
+            for (line, numbers) in header.iter_mut().zip([&self.scales, &self.biases]) {
+                for (lane, word) in line.iter_mut().enumerate().take(lanes) {
+                    *word = u32::from_le(numbers[(first + lane) * layout.groups + group]);
+                }
             }
         } else {
             let scales = as_numbers::<u16>(bytes_of_mut(&mut self.scales));
