@@ -110,7 +110,7 @@ impl<'a> Memory<'a> {
             range.start <= range.end
                 && end <= region.bytes.end
                 && region.bytes.end <= span.bytes
-                && start % align_of::<T>() as u64 == 0,
+                && start.is_multiple_of(align_of::<T>() as u64),
             "elements {range:?} outside of region {region:?}"
         );
         // The assertion keeps the offset inside the span, so it fits and stays in one allocation.

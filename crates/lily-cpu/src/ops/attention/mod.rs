@@ -267,6 +267,7 @@ struct Hidden {
 }
 
 /// One step of the running softmax: `scores[key][query]`, `out[query][dim]`.
+#[allow(clippy::too_many_arguments, reason = "operands of a kernel")]
 #[inline(always)]
 fn attend_block<A: Arithmetic>(
     q_transposed: &[f32],
