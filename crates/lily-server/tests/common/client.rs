@@ -1,0 +1,123 @@
+//! HTTP/1.1 by hand, so that a test decides what goes over the connection and
+//! when it closes.
+
+use std::net::SocketAddr;
+
+use serde_json::Value;
+use tokio::io::AsyncReadExt;
+use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
+
+#[derive(Clone, Copy)]
+pub(crate) struct Client {
+    pub(crate) address: SocketAddr,
+}
+
+#[derive(Debug)]
+pub(crate) struct Response {
+    pub(crate) status: u16,
+    /// Names in lower case.
+    pub(crate) headers: Vec<(String, String)>,
+    pub(crate) body: String,
+}
+
+impl Response {
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        self.headers.iter().find(|(key, _)| key == name).map(|(_, value)| value.as_str())
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        serde_json::from_str(&self.body).unwrap_or_else(|error| panic!("{error}: {}", self.body))
+    }
+
+    /// A field of the error object.
+    pub(crate) fn error(&self, field: &str) -> Value {
+        self.json()["error"][field].clone()
+    }
+
+    /// The JSON of each `data:` line but `[DONE]`.
+    pub(crate) fn events(&self) -> Vec<Value> {
+        let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));
+        let json = data.filter(|data| *data != "[DONE]");
+        json.map(|data| serde_json::from_str(data).unwrap()).collect()
+    }
+}
+
+impl Client {
+    pub(crate) async fn get(&self, path: &str) -> Response {
+        self.send("GET", path, &[], b"").await
+    }
+
+    pub(crate) async fn chat(&self, body: &Value) -> Response {
+        read(&mut self.begin_chat(body).await).await
+    }
+
+    pub(crate) async fn send(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> Response {
+        read(&mut self.begin(method, path, headers, body).await).await
+    }
+
+    /// Sends a request and leaves the answer to be read.
+    pub(crate) async fn begin(
+        &self,
+        method: &str,
+        path: &str,
+        headers: &[(&str, &str)],
+        body: &[u8],
+    ) -> TcpStream {
+        let mut head =
+            format!("{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n");
+        for (name, value) in headers {
+            head.push_str(&format!("{name}: {value}\r\n"));
+        }
+        if method == "POST" {
+            head.push_str(&format!("content-length: {}\r\n", body.len()));
+        }
+        head.push_str("\r\n");
+        let mut connection = TcpStream::connect(self.address).await.unwrap();
+        connection.write_all(&[head.as_bytes(), body].concat()).await.unwrap();
+        connection
+    }
+
+    /// [`Client::begin`] for a chat request.
+    pub(crate) async fn begin_chat(&self, body: &Value) -> TcpStream {
+        let body = serde_json::to_vec(body).unwrap();
+        let headers = [("content-type", "application/json")];
+        self.begin("POST", "/v1/chat/completions", &headers, &body).await
+    }
+}
+
+/// Reads a response to its end.
+pub(crate) async fn read(connection: &mut TcpStream) -> Response {
+    let mut bytes = Vec::new();
+    connection.read_to_end(&mut bytes).await.unwrap();
+    let text = String::from_utf8(bytes).unwrap();
+    let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
+    let mut lines = head.lines();
+    let status = lines.next().unwrap().split(' ').nth(1).unwrap().parse().unwrap();
+    let headers: Vec<(String, String)> = lines
+        .map(|line| line.split_once(": ").unwrap())
+        .map(|(name, value)| (name.to_lowercase(), value.to_owned()))
+        .collect();
+    let chunked = headers.iter().any(|(name, _)| name == "transfer-encoding");
+    let body = if chunked { dechunk(body) } else { body.to_owned() };
+    Response { status, headers, body }
+}
+
+fn dechunk(mut rest: &str) -> String {
+    let mut body = String::new();
+    loop {
+        let (size, after) = rest.split_once("\r\n").unwrap();
+        let size = usize::from_str_radix(size, 16).unwrap();
+        if size == 0 {
+            return body;
+        }
+        body.push_str(&after[..size]);
+        rest = after[size..].strip_prefix("\r\n").unwrap();
+    }
+}

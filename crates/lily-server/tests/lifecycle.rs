@@ -1,0 +1,186 @@
+//! Queue, disconnects, worker death and shutdown.
+
+mod common;
+
+use std::sync::mpsc;
+use std::time::Duration;
+
+use common::TestServer;
+use common::chat;
+use common::client::read;
+use common::model;
+use common::options;
+use common::script::Reply;
+use common::script::Scripted;
+use common::tokenizer;
+use lily_server::AppState;
+use lily_server::GenerateError;
+use lily_server::ServerError;
+use lily_server::ServerOptions;
+use serde_json::json;
+use tokio::io::AsyncReadExt;
+use tokio::sync::oneshot;
+
+/// A reply that waits for a word from the test, and both ends of the wait.
+fn waiting(reply: Reply) -> (Reply, oneshot::Receiver<()>, mpsc::Sender<()>) {
+    let (started, has_started) = oneshot::channel();
+    let (release, released) = mpsc::channel();
+    let reply = Reply::Waits { started, release: released, reply: Box::new(reply) };
+    (reply, has_started, release)
+}
+
+/// A reply without end, and what tells of its beginning and its cancellation.
+fn endless() -> (Reply, oneshot::Receiver<()>, oneshot::Receiver<()>) {
+    let (started, has_started) = oneshot::channel();
+    let (cancelled, was_cancelled) = oneshot::channel();
+    (Reply::GoesOn { started, cancelled }, has_started, was_cancelled)
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_ends_its_generation_streaming_or_not() {
+    for stream in [false, true] {
+        let (reply, started, cancelled) = endless();
+        let server = TestServer::start(vec![reply, Reply::Says("Next.")]).await;
+        let connection = server.client.begin_chat(&chat(json!({"stream": stream}))).await;
+        started.await.unwrap();
+        drop(connection);
+        cancelled.await.unwrap();
+        let next = server.client.chat(&chat(json!({}))).await.json();
+        assert_eq!(next["choices"][0]["message"]["content"], "Next.");
+    }
+}
+
+#[tokio::test]
+async fn a_client_that_leaves_in_the_middle_of_a_stream_ends_its_generation() {
+    let (reply, _, cancelled) = endless();
+    let server = TestServer::start(vec![reply]).await;
+    let mut connection = server.client.begin_chat(&chat(json!({"stream": true}))).await;
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("\"content\":\"a\"") {
+        assert_ne!(connection.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    drop(connection);
+    cancelled.await.unwrap();
+}
+
+#[tokio::test]
+async fn beyond_the_queue_a_request_is_told_to_come_back_later() {
+    let (reply, started, release) = waiting(Reply::Says("First."));
+    let options = ServerOptions { queue_limit: 1, ..options() };
+    let server = TestServer::with_options(options, vec![reply]).await;
+    let mut running = server.client.begin_chat(&chat(json!({}))).await;
+    started.await.unwrap();
+    // One of these waits, the other is turned away; which is which is open.
+    let body = chat(json!({}));
+    let (mut one, mut other) =
+        (server.client.begin_chat(&body).await, server.client.begin_chat(&body).await);
+    let refused = {
+        let (one, other) = (read(&mut one), read(&mut other));
+        tokio::pin!(one, other);
+        let refused = tokio::select! { one = &mut one => one, other = &mut other => other };
+        release.send(()).unwrap();
+        refused
+    };
+    assert_eq!(refused.status, 429);
+    assert_eq!(refused.error("code"), "queue_full");
+    assert_eq!(refused.header("retry-after"), Some("5"));
+    assert_eq!(read(&mut running).await.status, 200);
+}
+
+#[tokio::test]
+async fn a_panic_fails_every_waiting_request_and_the_health() {
+    let (reply, started, release) = waiting(Reply::PanicsAfter("Hi"));
+    let server = TestServer::start(vec![reply]).await;
+    let body = chat(json!({}));
+    let mut running = server.client.begin_chat(&body).await;
+    started.await.unwrap();
+    let mut whole = server.client.begin_chat(&body).await;
+    let mut stream = server.client.begin_chat(&chat(json!({"stream": true}))).await;
+    // Its first event shows that the stream is in the queue.
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains("assistant") {
+        assert_ne!(stream.read_buf(&mut seen).await.unwrap(), 0);
+    }
+    release.send(()).unwrap();
+    for connection in [&mut running, &mut whole] {
+        let response = read(connection).await;
+        assert_eq!((response.status, response.error("code")), (503, json!("worker_dead")));
+    }
+    stream.read_to_end(&mut seen).await.unwrap();
+    let seen = String::from_utf8(seen).unwrap();
+    assert!(seen.contains("worker_dead") && !seen.contains("[DONE]"), "{seen}");
+    let health = server.client.get("/health").await;
+    assert_eq!((health.status, health.error("code")), (503, json!("worker_dead")));
+    assert_eq!(server.client.chat(&body).await.status, 503);
+    assert_eq!(server.client.get("/v1/models").await.status, 200);
+}
+
+#[tokio::test]
+async fn a_lost_generator_is_a_dead_worker() {
+    let server = TestServer::start(vec![Reply::IsLost]).await;
+    assert_eq!(server.client.chat(&chat(json!({}))).await.status, 503);
+    assert_eq!(server.client.get("/health").await.status, 503);
+}
+
+#[tokio::test]
+async fn health_tells_loading_from_ready_from_failed() {
+    let (go, gone) = mpsc::channel::<Option<Scripted>>();
+    let state = AppState::new(options(), model(tokenizer()), move || {
+        gone.recv().unwrap().ok_or_else(|| GenerateError::Failed("no memory".to_owned()))
+    });
+    let server = TestServer::with_state(state.unwrap()).await;
+    let health = server.client.get("/health").await;
+    assert_eq!((health.status, health.error("code")), (503, json!("loading")));
+    let mut waiting = server.client.begin_chat(&chat(json!({}))).await;
+    let generator = Scripted::new(tokenizer(), vec![Reply::Says("Hi.")], mpsc::channel().0);
+    go.send(Some(generator)).unwrap();
+    assert_eq!(read(&mut waiting).await.status, 200);
+    let health = server.client.get("/health").await;
+    assert_eq!((health.status, health.json()), (200, json!({"status": "ok"})));
+
+    let (go, gone) = mpsc::channel::<Option<Scripted>>();
+    let state = AppState::new(options(), model(tokenizer()), move || {
+        gone.recv().unwrap().ok_or_else(|| GenerateError::Failed("no memory".to_owned()))
+    });
+    let server = TestServer::with_state(state.unwrap()).await;
+    go.send(None).unwrap();
+    assert_eq!(server.client.chat(&chat(json!({}))).await.status, 503);
+    assert_eq!(server.client.get("/health").await.status, 503);
+}
+
+#[tokio::test]
+async fn shutdown_lets_the_running_request_end() {
+    let (reply, started, release) = waiting(Reply::Says("Bye."));
+    let mut server = TestServer::start(vec![reply]).await;
+    let mut running = server.client.begin_chat(&chat(json!({}))).await;
+    started.await.unwrap();
+    server.shut_down();
+    release.send(()).unwrap();
+    let response = read(&mut running).await.json();
+    assert_eq!(response["choices"][0]["message"]["content"], "Bye.");
+    assert!(server.ended().await.is_ok());
+}
+
+#[tokio::test]
+async fn shutdown_cancels_what_outlasts_the_grace_period() {
+    let (reply, started, cancelled) = endless();
+    let options = ServerOptions { shutdown_grace: Duration::ZERO, ..options() };
+    let mut server = TestServer::with_options(options, vec![reply]).await;
+    let mut running = server.client.begin_chat(&chat(json!({}))).await;
+    started.await.unwrap();
+    server.shut_down();
+    cancelled.await.unwrap();
+    let response = read(&mut running).await;
+    assert_eq!((response.status, response.error("code")), (503, json!("shutting_down")));
+    assert!(server.ended().await.is_ok());
+}
+
+#[tokio::test]
+async fn a_key_that_no_header_can_carry_is_refused_at_the_start() {
+    for key in ["", "two words", "schlüssel", "line\n"] {
+        let options = ServerOptions { api_key: Some(key.to_owned()), ..options() };
+        let start = || Err::<Scripted, _>(GenerateError::Failed("not needed".to_owned()));
+        let result = AppState::new(options, model(tokenizer()), start);
+        assert!(matches!(result, Err(ServerError::InvalidApiKey)), "{key:?}");
+    }
+}
