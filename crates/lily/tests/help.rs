@@ -6,7 +6,10 @@ use common::{lily, stdout};
 
 #[test]
 fn the_overview() {
-    insta::assert_snapshot!(stdout(["--help"]));
+    let help = stdout(["--help"]);
+    for command in ["chat", "serve", "generate", "make-checkpoint", "--model-path", "Exit codes:"] {
+        assert!(help.contains(command), "{command}: {help}");
+    }
 }
 
 #[test]
@@ -26,7 +29,6 @@ fn the_help_of_each_command_has_examples() {
     ] {
         let help = stdout([command, "--help"]);
         assert!(help.contains("Examples:\n  lily"), "{command}: {help}");
-        insta::assert_snapshot!(command, help);
     }
 }
 
