@@ -20,7 +20,7 @@ mod tokenizer;
 
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
-pub use messages::normalise_messages;
+pub use messages::{MediaParts, normalise_messages, normalise_messages_with};
 pub use parser::{OutputEvent, OutputParser, ParserOptions, ends_in_thinking};
 pub use template::{ChatTemplate, RenderOptions};
 pub use tokenizer::Tokenizer;

@@ -9,6 +9,15 @@ use crate::template::drop_nulls_and_rename_reasoning;
 /// shown to the model.
 const RAW_ARGUMENTS: &str = "arguments";
 
+/// What happens to image, video and audio parts of a message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MediaParts {
+    /// They are refused by name: the model reads text only.
+    Refuse,
+    /// They reach the template as they are, for looking at what it makes of them.
+    Keep,
+}
+
 /// Brings a request's messages into the form the template renders.
 ///
 /// - Fields that are null are dropped; `thinking` and `reasoning` become
@@ -33,13 +42,24 @@ const RAW_ARGUMENTS: &str = "arguments";
 /// [`TextError::MessageField`], [`TextError::UnknownRole`],
 /// [`TextError::UnsupportedPart`].
 pub fn normalise_messages(messages: &[Value]) -> Result<Vec<Value>, TextError> {
+    normalise_messages_with(messages, MediaParts::Refuse)
+}
+
+/// [`normalise_messages`], with a choice for media parts.
+///
+/// # Errors
+/// As [`normalise_messages`].
+pub fn normalise_messages_with(
+    messages: &[Value],
+    media: MediaParts,
+) -> Result<Vec<Value>, TextError> {
     if messages.is_empty() {
         return Err(TextError::NoMessages);
     }
     let mut system: Option<String> = None;
     let mut normalised = Vec::with_capacity(messages.len());
     for (index, message) in messages.iter().enumerate() {
-        let message = Message::normalise(index, message)?;
+        let message = Message::normalise(index, message, media)?;
         if message.role == Role::System {
             merge_system(&mut system, message.text());
         } else {
@@ -80,7 +100,7 @@ struct Message {
 }
 
 impl Message {
-    fn normalise(index: usize, message: &Value) -> Result<Self, TextError> {
+    fn normalise(index: usize, message: &Value, media: MediaParts) -> Result<Self, TextError> {
         let Value::Object(fields) = message else {
             return Err(TextError::MessageForm { index, found: kind(message) });
         };
@@ -88,7 +108,7 @@ impl Message {
         drop_nulls_and_rename_reasoning(&mut fields);
         let role = role(index, fields.get("role"))?;
         let mut message = Self { index, role, fields };
-        message.content()?;
+        message.content(media)?;
         if role == Role::Assistant {
             message.reasoning()?;
             message.tool_calls()?;
@@ -100,9 +120,12 @@ impl Message {
         self.fields.get("content").and_then(Value::as_str).unwrap_or_default()
     }
 
-    fn content(&mut self) -> Result<(), TextError> {
+    fn content(&mut self, media: MediaParts) -> Result<(), TextError> {
         let text = match self.fields.get("content") {
             None | Some(Value::String(_)) => return Ok(()),
+            Some(Value::Array(parts)) if media == MediaParts::Keep && parts.iter().any(is_media) => {
+                return Ok(());
+            }
             Some(Value::Array(parts)) => parts
                 .iter()
                 .enumerate()
@@ -226,6 +249,13 @@ impl Message {
             found: found.to_owned(),
         }
     }
+}
+
+fn is_media(part: &Value) -> bool {
+    // Templates of this family know a part by its type or by the key that carries it.
+    let kind = part.get("type").and_then(Value::as_str).unwrap_or_default();
+    ["image", "video"].iter().any(|media| kind.starts_with(media) || part.get(media).is_some())
+        || part.get("image_url").is_some()
 }
 
 fn role(index: usize, role: Option<&Value>) -> Result<Role, TextError> {

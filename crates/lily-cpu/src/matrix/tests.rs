@@ -253,6 +253,24 @@ fn a_row_has_the_same_bits_in_any_company_on_the_same_path() {
 }
 
 #[test]
+fn every_row_of_a_long_chunk_equals_the_exact_sums() {
+    let pool = Pool::new(1);
+    for format in [affine(4, 64, Dtype::Bf16), MatrixFormat::Float(Dtype::Bf16)] {
+        let shape = MatrixShape { n_experts: 1, rows: 20, cols: 384, format };
+        let stored = Stored::random(shape, 5);
+        let x = Random(6).floats(203 * 384);
+        for isa in Isa::available() {
+            let matrix = stored.pack(isa, &pool);
+            let found = product(&matrix, 0, &XRows::new(&x, 384, contiguous(203)), 2);
+            for (i, &found) in found.iter().enumerate() {
+                let expected = stored.dot(0, i % 20, &x[i / 20 * 384..][..384]);
+                assert_close(found, expected, &format!("{isa} {format:?}, element {i}"));
+            }
+        }
+    }
+}
+
+#[test]
 fn experts_read_gathered_rows_and_add_to_scattered_ones() {
     let pool = Pool::new(2);
     for format in [affine(4, 64, Dtype::Bf16), MatrixFormat::Float(Dtype::Bf16)] {

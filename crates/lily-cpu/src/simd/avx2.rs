@@ -27,7 +27,7 @@ macro_rules! intrinsics {
 impl Simd for Avx2 {
     type F = [__m256; 2];
     type U = [__m256i; 2];
-    const GEMV_TILES: usize = 2;
+    const GEMV_TILES: usize = 1;
     const GEMM_TILES: usize = 1;
     const GEMM_ROWS: usize = 6;
 

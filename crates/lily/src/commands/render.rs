@@ -1,7 +1,7 @@
 //! `lily render`: what a chat request looks like to the model.
 
 use anyhow::{Context, Result};
-use lily_text::{RenderOptions, TextError, normalise_messages};
+use lily_text::{MediaParts, RenderOptions, TextError, normalise_messages_with};
 use serde_json::{Map, Value};
 
 use super::output::{print, read_text};
@@ -14,7 +14,8 @@ pub(crate) fn run(args: &RenderArgs) -> Result<()> {
     let template = model::template(&args.model)?;
     let request = Request::parse(&text)
         .with_context(|| format!("{} is not a chat request", args.request.display()))?;
-    let rendered = normalise_messages(&request.messages).and_then(|messages| {
+    let messages = normalise_messages_with(&request.messages, MediaParts::Keep);
+    let rendered = messages.and_then(|messages| {
         template.render(&RenderOptions {
             messages: &messages,
             tools: request.tools.as_deref(),
@@ -52,6 +53,7 @@ impl Request {
             Some(Value::Object(kwargs)) => kwargs,
             Some(_) => anyhow::bail!("chat_template_kwargs is not an object"),
         };
+        thinking(&mut body, &mut kwargs)?;
         // Both places are in use among clients; the more specific one wins.
         let flag = kwargs.remove("add_generation_prompt").or(body.remove("add_generation_prompt"));
         let add_generation_prompt = match flag {
@@ -61,6 +63,19 @@ impl Request {
         };
         Ok(Request { messages, tools, kwargs, add_generation_prompt })
     }
+}
+
+/// The two top-level ways to switch thinking that the server knows; the template's own argument
+/// wins over them.
+fn thinking(body: &mut Map<String, Value>, kwargs: &mut Map<String, Value>) -> Result<()> {
+    let enabled = match (body.remove("enable_thinking"), body.remove("reasoning_effort")) {
+        (Some(Value::Bool(enabled)), _) => enabled,
+        (None | Some(Value::Null), Some(Value::String(effort))) if effort == "none" => false,
+        (None | Some(Value::Null), _) => return Ok(()),
+        (Some(_), _) => anyhow::bail!("enable_thinking is not a boolean"),
+    };
+    kwargs.entry("enable_thinking").or_insert(enabled.into());
+    Ok(())
 }
 
 fn array(body: &mut Map<String, Value>, field: &str) -> Result<Option<Vec<Value>>> {
@@ -83,6 +98,17 @@ mod tests {
         assert!(!flag(
             r#"{"messages": [], "chat_template_kwargs": {"add_generation_prompt": false}}"#
         ));
+    }
+
+    #[test]
+    fn thinking_can_be_switched_at_the_top_level() {
+        let enabled = |body: &str| Request::parse(body).unwrap().kwargs.remove("enable_thinking");
+        assert_eq!(enabled(r#"{"messages": []}"#), None);
+        assert_eq!(enabled(r#"{"messages": [], "enable_thinking": false}"#), Some(false.into()));
+        assert_eq!(enabled(r#"{"messages": [], "reasoning_effort": "none"}"#), Some(false.into()));
+        let both = r#"{"messages": [], "enable_thinking": false,
+            "chat_template_kwargs": {"enable_thinking": true}}"#;
+        assert_eq!(enabled(both), Some(true.into()));
     }
 
     #[test]
