@@ -16,6 +16,10 @@ use crate::simd::{Isa, Kernel, Simd};
 /// Inputs whose products are summed apart before they join the total (float formats).
 const FLOAT_GROUP: usize = 64;
 
+/// Bytes that weights are asked for ahead of their use: the hardware's own prefetcher stays too
+/// close (measured on Zen 3).
+const PREFETCH: usize = 2048;
+
 /// Where results go.
 #[derive(Clone, Copy)]
 pub(super) struct Target<'a> {
@@ -207,6 +211,11 @@ impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
             let mut sum = [[[s.zero(); 2]; M]; T];
             for chunk in 0..chunks {
                 let words: [&[[u32; 16]; BITS]; T] = std::array::from_fn(|t| &words[t][chunk]);
+                for words in words {
+                    for line in words {
+                        s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(PREFETCH));
+                    }
+                }
                 let x: [&[f32; CHUNK]; M] = std::array::from_fn(|m| &x[m][group * chunks + chunk]);
                 for_each_value!(J => {
                     let x: [S::F; M] = std::array::from_fn(|m| s.splat(x[m][J]));

@@ -32,6 +32,11 @@ impl Simd for Avx2 {
     const GEMM_ROWS: usize = 6;
 
     #[inline(always)]
+    fn prefetch(self, at: *const u8) {
+        // SAFETY: a prefetch never faults, whatever the address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+    }
+    #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
         intrinsics!([_mm256_set1_ps(x); 2])
     }

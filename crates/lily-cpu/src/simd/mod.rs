@@ -132,6 +132,10 @@ pub(crate) trait Simd: Copy {
     /// The bits.
     fn as_f32(self, a: Self::U) -> Self::F;
 
+    /// Asks for the cache line at an address that may lie outside any allocation; a hint.
+    #[inline(always)]
+    fn prefetch(self, _at: *const u8) {}
+
     #[inline(always)]
     fn zero(self) -> Self::F {
         self.splat(0.0)
