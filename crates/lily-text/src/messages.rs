@@ -123,7 +123,9 @@ impl Message {
     fn content(&mut self, media: MediaParts) -> Result<(), TextError> {
         let text = match self.fields.get("content") {
             None | Some(Value::String(_)) => return Ok(()),
-            Some(Value::Array(parts)) if media == MediaParts::Keep && parts.iter().any(is_media) => {
+            Some(Value::Array(parts))
+                if media == MediaParts::Keep && parts.iter().any(is_media) =>
+            {
                 return Ok(());
             }
             Some(Value::Array(parts)) => parts

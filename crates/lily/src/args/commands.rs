@@ -189,8 +189,8 @@ pub(crate) enum PlanPhase {
 /// Measure quality: perplexity, agreement with reference logits, exact answers
 ///
 /// Prints one JSON object. Over a text: perplexity and how often the most probable token is the
-/// next one. With --reference: the model is teacher-forced over `ids` [n] (any integer type) and
-/// compared with `logits` [m, vocab] (F32, F16 or BF16) of the last m positions; the directory
+/// next one. With --reference: the model is teacher-forced over `ids` (of any integer type) and
+/// compared with `logits` (m rows of vocab values; F32, F16 or BF16) of the last m positions; the directory
 /// needs no tokenizer files. With --conversations: every conversation is answered greedily and
 /// counts when the whole text after the thinking equals the wanted one.
 #[derive(Debug, Args)]

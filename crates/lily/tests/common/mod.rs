@@ -11,18 +11,21 @@ use std::process::{Command, Stdio};
 use serde_json::Value;
 
 /// What a run left behind.
-pub struct Run {
-    pub code: i32,
-    pub stdout: String,
-    pub stderr: String,
+pub(crate) struct Run {
+    pub(crate) code: i32,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 /// Runs `lily` with nothing on standard input and none of the caller's settings.
-pub fn lily<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
+pub(crate) fn lily<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Run {
     lily_with_input(args, "")
 }
 
-pub fn lily_with_input<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, input: &str) -> Run {
+pub(crate) fn lily_with_input<S: AsRef<OsStr>>(
+    args: impl IntoIterator<Item = S>,
+    input: &str,
+) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
         .args(args)
         .env_remove("LILY_MODEL_PATH")
@@ -44,27 +47,27 @@ pub fn lily_with_input<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>, input
 }
 
 /// Runs `lily`, demands success, and returns standard output.
-pub fn stdout<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
+pub(crate) fn stdout<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> String {
     let run = lily(args);
     assert_eq!(run.code, 0, "stderr: {}", run.stderr);
     run.stdout
 }
 
 /// As [`stdout`], parsed.
-pub fn json<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Value {
+pub(crate) fn json<S: AsRef<OsStr>>(args: impl IntoIterator<Item = S>) -> Value {
     serde_json::from_str(&stdout(args)).expect("one JSON value on standard output")
 }
 
-pub fn workspace() -> PathBuf {
+pub(crate) fn workspace() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-pub fn demo() -> PathBuf {
+pub(crate) fn demo() -> PathBuf {
     workspace().join("models/demo")
 }
 
 /// A folder of the shared reference data; `None` where that is missing and may be.
-pub fn shared(folder: &str) -> Option<PathBuf> {
+pub(crate) fn shared(folder: &str) -> Option<PathBuf> {
     let root =
         env::var_os("LILY_SHARED").map_or_else(|| workspace().join("../shared"), PathBuf::from);
     let path = root.join(folder);
@@ -77,7 +80,7 @@ pub fn shared(folder: &str) -> Option<PathBuf> {
 }
 
 /// A copy of the demo checkpoint that a test may damage.
-pub fn demo_copy() -> tempfile::TempDir {
+pub(crate) fn demo_copy() -> tempfile::TempDir {
     let copy = tempfile::tempdir().expect("a temporary folder");
     let files = std::fs::read_dir(demo().join("checkpoint")).expect("the demo checkpoint");
     for file in files.map(|f| f.expect("a file")) {

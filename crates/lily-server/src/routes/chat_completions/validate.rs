@@ -79,10 +79,10 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
             None => return Err(missing("response_format.type")),
         }
     }
-    if let Some(modalities) = fields.array("modalities")? {
-        if modalities.iter().any(|modality| modality != "text") {
-            return Err(ApiError::unsupported("modalities", "must be [\"text\"]"));
-        }
+    if let Some(modalities) = fields.array("modalities")?
+        && modalities.iter().any(|modality| modality != "text")
+    {
+        return Err(ApiError::unsupported("modalities", "must be [\"text\"]"));
     }
     for name in
         ["audio", "function_call", "functions", "prediction", "verbosity", "web_search_options"]
