@@ -1,5 +1,6 @@
 //! The engine on the CPU device, against the golden checkpoints and the demonstration model.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use lily_checkpoint::Checkpoint;
@@ -19,7 +20,8 @@ fn goldens() -> Option<PathBuf> {
         return Some(goldens);
     }
     assert!(std::env::var_os("LILY_REQUIRE_SHARED").is_none_or(|v| v != "1"), "shared/ is missing");
-    eprintln!("skipped: shared/ is missing");
+    // Written past the capture of passing tests, so that a skip is seen.
+    drop(writeln!(std::io::stderr(), "skipped: shared/ is missing"));
     None
 }
 

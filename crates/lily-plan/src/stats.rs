@@ -133,7 +133,22 @@ fn kv_bytes(plan: &Plan, op: &Op, position: usize) -> u64 {
             let tokens = context(o.capacity, position, o.rows);
             (&o.k_cache, tokens, [2, o.n_kv_heads, o.head_dim])
         }
-        _ => return 0,
+        Op::Embed(_)
+        | Op::RmsNorm(_)
+        | Op::Linear(_)
+        | Op::GatedLinear(_)
+        | Op::SwiGlu(_)
+        | Op::Add(_)
+        | Op::Conv(_)
+        | Op::GatedDelta(_)
+        | Op::GatedRmsNorm(_)
+        | Op::OutputGate(_)
+        | Op::Route(_)
+        | Op::GroupByExpert(_)
+        | Op::ExpertLinear(_)
+        | Op::ExpertGatedLinear(_)
+        | Op::MoeCombine(_)
+        | Op::LastRow(_) => return 0,
     };
     let elem = plan.buffer(region.buffer).elem.bytes();
     product(&shape).saturating_mul(tokens as u64).saturating_mul(elem)

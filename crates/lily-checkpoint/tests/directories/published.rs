@@ -1,5 +1,6 @@
 //! Genuine and tiny checkpoints from the shared folder open as they should.
 
+use std::io::Write as _;
 use std::path::PathBuf;
 
 use lily_checkpoint::manifest::{Dtype, MatrixFormat, WeightShape};
@@ -17,7 +18,8 @@ fn shared(path: &str) -> Option<PathBuf> {
     }
     let required = std::env::var_os("LILY_REQUIRE_SHARED").is_some_and(|v| v == "1");
     assert!(!required, "shared/ is missing");
-    eprintln!("skipped: shared/ is missing");
+    // Written past the capture of passing tests, so that a skip is seen.
+    drop(writeln!(std::io::stderr(), "skipped: shared/ is missing"));
     None
 }
 

@@ -1,6 +1,7 @@
 //! Where the test inputs are.
 #![allow(dead_code)]
 
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 /// A file of the published Qwen3.6 checkpoint or its test vectors. They are
@@ -19,7 +20,8 @@ pub(crate) fn qwen36(file: &str) -> Option<Vec<u8>> {
         "{} is missing",
         path.display()
     );
-    eprintln!("skipped: shared/ is missing");
+    // Written past the capture of passing tests, so that a skip is seen.
+    drop(writeln!(std::io::stderr(), "skipped: shared/ is missing"));
     None
 }
 
