@@ -9,6 +9,11 @@ use std::process::ExitCode;
 #[error(transparent)]
 pub(crate) struct UsageError(pub(crate) anyhow::Error);
 
+/// A [`UsageError`] with this message.
+pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
+    UsageError(anyhow::Error::msg(message.into())).into()
+}
+
 /// Prints `error: ...` and returns the exit code: 2 for [`UsageError`], otherwise 1.
 ///
 /// A reader that closed the pipe (`lily ... | head`) is not an error.

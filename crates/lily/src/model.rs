@@ -9,7 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_checkpoint::config::ModelConfig;
 use lily_checkpoint::manifest::Manifest;
-use lily_checkpoint::{Checkpoint, describe};
+use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_device::{Device, DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams};
@@ -20,6 +20,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{EngineArgs, KvCache, ModelArgs, SamplingArgs, Switch};
 use crate::demo;
+use crate::failure::usage;
 
 /// Loads below this size end before a progress bar could be read.
 const PROGRESS_BYTES: u64 = 256 << 20;
@@ -45,22 +46,47 @@ pub(crate) struct ChatPrompt {
 
 /// The model's name in requests and reports.
 pub(crate) fn name(args: &ModelArgs) -> String {
-    let Some(path) = &args.model_path else { return demo::NAME.to_owned() };
+    let Some(path) = args.dir() else { return demo::NAME.to_owned() };
     // `.` and `..` have no name of their own.
-    let full = path.canonicalize().unwrap_or_else(|_| path.clone());
+    let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
     full.file_name().map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
 }
 
 fn open(args: &ModelArgs) -> Result<Checkpoint> {
-    let checkpoint = match &args.model_path {
-        Some(dir) => Checkpoint::open(dir)
-            .with_context(|| format!("cannot open the checkpoint {}", dir.display()))?,
+    let checkpoint = match args.dir() {
+        Some(dir) => {
+            check_directory(dir)?;
+            match Checkpoint::open(dir) {
+                // Its own message would say the path a second time.
+                Err(CheckpointError::NoWeights { .. }) => {
+                    bail!("{}: model*.safetensors is missing", cannot_open(dir))
+                }
+                opened => opened.with_context(|| cannot_open(dir))?,
+            }
+        }
         None => Checkpoint::from_memory(demo::files())?,
     };
     for warning in checkpoint.warnings() {
         eprintln!("warning: {warning}");
     }
     Ok(checkpoint)
+}
+
+fn cannot_open(dir: &Path) -> String {
+    let shown = if dir.as_os_str().is_empty() { "\"\"".into() } else { dir.display().to_string() };
+    format!("cannot open model directory {shown}")
+}
+
+/// The one place that words a bad path, so that every command words it alike.
+fn check_directory(dir: &Path) -> Result<()> {
+    match fs::metadata(dir) {
+        Ok(facts) if facts.is_dir() => Ok(()),
+        Ok(_) => bail!("{}: not a directory", cannot_open(dir)),
+        Err(e) if e.kind() == io::ErrorKind::NotFound => {
+            bail!("{}: no such directory", cannot_open(dir))
+        }
+        Err(e) => Err(e).with_context(|| cannot_open(dir)),
+    }
 }
 
 /// Configuration and weights by shape. `headers` says whether the weight files' headers were read;
@@ -72,10 +98,10 @@ pub(crate) struct Shapes {
 }
 
 pub(crate) fn shapes(args: &ModelArgs) -> Result<Shapes> {
-    match &args.model_path {
+    match args.dir() {
         Some(dir) if !has_weights(dir) => {
-            let (config, manifest) = describe(dir)
-                .with_context(|| format!("cannot read the configuration in {}", dir.display()))?;
+            check_directory(dir)?;
+            let (config, manifest) = describe(dir).with_context(|| cannot_open(dir))?;
             Ok(Shapes { config, manifest, headers: false })
         }
         _ => {
@@ -93,12 +119,10 @@ fn has_weights(dir: &Path) -> bool {
 
 /// A side file of the directory or of the demo model; weights are not looked at.
 fn side_file(args: &ModelArgs, file: &str) -> Result<Option<Vec<u8>>> {
-    let Some(dir) = &args.model_path else {
+    let Some(dir) = args.dir() else {
         return Ok(demo::files().into_iter().find(|(n, _)| *n == file).map(|(_, b)| b.to_vec()));
     };
-    if !dir.is_dir() {
-        bail!("{} is not a directory", dir.display());
-    }
+    check_directory(dir)?;
     let path = dir.join(file);
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(bytes)),
@@ -129,34 +153,73 @@ pub(crate) fn find_template(args: &ModelArgs) -> Result<Option<ChatTemplate>> {
 
 /// The tokenizer; an error where the directory has none.
 pub(crate) fn tokenizer(args: &ModelArgs) -> Result<Tokenizer> {
-    find_tokenizer(args)?.context("the model directory has no tokenizer.json")
+    find_tokenizer(args)?.with_context(|| no_tokenizer(args))
 }
 
 /// The chat template; an error where the directory has none.
 pub(crate) fn template(args: &ModelArgs) -> Result<ChatTemplate> {
-    find_template(args)?.context(
-        "the model directory has no chat template (chat_template.jinja, or chat_template in \
-         tokenizer_config.json)",
+    find_template(args)?.with_context(|| no_template(args))
+}
+
+fn no_tokenizer(args: &ModelArgs) -> String {
+    format!(
+        "tokenizer.json is missing in {}; `lily generate --prompt-tokens IDS --json` works without \
+         one",
+        place(args)
     )
 }
 
-/// Loads weights and text files.
+fn no_template(args: &ModelArgs) -> String {
+    format!(
+        "chat_template.jinja (or chat_template in tokenizer_config.json) is missing in {}; \
+         `lily generate` works without one",
+        place(args)
+    )
+}
+
+fn place(args: &ModelArgs) -> String {
+    args.dir().map_or_else(|| demo::NAME.to_owned(), |dir| dir.display().to_string())
+}
+
+/// The side files that a command cannot do without.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Needs {
+    /// None: ids go in, ids come out.
+    Ids,
+    /// The tokenizer.
+    Text,
+    /// The tokenizer and the chat template.
+    Chat,
+}
+
+/// Loads text files and weights. Whatever can be refused is refused before the weights, which may
+/// take a minute. `adjust` sees the configuration and may change the options that the flags give.
 pub(crate) fn load(
     model: &ModelArgs,
-    options: EngineOptions,
-    threads: Option<usize>,
+    args: &EngineArgs,
+    needs: Needs,
+    adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
 ) -> Result<Loaded> {
+    let options = engine_options(args)?;
     let checkpoint = open(model)?;
+    context(checkpoint.config(), args)?;
+    let options = adjust(options, checkpoint.config())?;
     let tokenizer = find_tokenizer(model)?;
+    if needs != Needs::Ids && tokenizer.is_none() {
+        bail!(no_tokenizer(model));
+    }
     let template = find_template(model)?;
+    if needs == Needs::Chat && template.is_none() {
+        bail!(no_template(model));
+    }
     let options = EngineOptions { token_limit: tokenizer.as_ref().map(Tokenizer::len), ..options };
-    let device = CpuDevice::new(CpuOptions { threads, isa: None });
+    let device = CpuDevice::new(CpuOptions { threads: args.threads, isa: None });
     let engine = Engine::load(&checkpoint, &device, options, &LoadingBar::default())?;
     Ok(Loaded { name: name(model), engine, device: device.facts(), tokenizer, template })
 }
 
 /// The engine options that the flags stand for.
-pub(crate) fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
+fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
     Ok(EngineOptions {
         context: args.context,
         prefill_chunk: args.prefill_chunk,
@@ -166,9 +229,15 @@ pub(crate) fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
     })
 }
 
-/// The context that plans and estimates use where no engine is loaded: the engine's own default.
-pub(crate) fn context(config: &ModelConfig, args: &EngineArgs) -> usize {
-    args.context.unwrap_or(config.max_position_embeddings.min(DEFAULT_CONTEXT))
+/// The context asked for, or else the engine's own default.
+pub(crate) fn context(config: &ModelConfig, args: &EngineArgs) -> Result<usize> {
+    let most = config.max_position_embeddings;
+    match args.context {
+        Some(asked) if asked > most => {
+            Err(usage(format!("--context {asked} is more than the model's {most} tokens")))
+        }
+        asked => Ok(asked.unwrap_or(most.min(DEFAULT_CONTEXT))),
+    }
 }
 
 pub(crate) fn kv_elem(kind: KvCache) -> Elem {
@@ -211,9 +280,9 @@ pub(crate) fn sampling(args: &SamplingArgs, defaults: SamplingParams) -> Samplin
 }
 
 impl Loaded {
-    /// The tokenizer; an error where the directory has none.
+    /// The tokenizer; there is one unless the command needs none.
     pub(crate) fn tokenizer(&self) -> Result<&Tokenizer> {
-        self.tokenizer.as_ref().context("the model directory has no tokenizer.json")
+        self.tokenizer.as_ref().context("the model has no tokenizer")
     }
 
     /// Renders and tokenises a conversation up to the point where the answer begins.
@@ -223,8 +292,7 @@ impl Loaded {
         tools: Option<&[Value]>,
         think: Switch,
     ) -> Result<ChatPrompt> {
-        let template =
-            self.template.as_ref().context("the model directory has no chat template")?;
+        let template = self.template.as_ref().context("the model has no chat template")?;
         let mut kwargs = Map::new();
         kwargs.insert("enable_thinking".into(), json!(think == Switch::On));
         let messages = normalise_messages(messages)?;
@@ -252,7 +320,8 @@ impl Progress for LoadingBar {
             return;
         }
         let bar = self.bar.get_or_init(|| {
-            let style = "loading {bar:32} {bytes} of {total_bytes} ({bytes_per_sec})";
+            let style = "loading {bar:32} {decimal_bytes} of {decimal_total_bytes} \
+                         ({decimal_bytes_per_sec})";
             let style = ProgressStyle::with_template(style).expect("the template is a constant");
             ProgressBar::new(total).with_style(style)
         });

@@ -37,6 +37,8 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("--port 8000 chat hello", 2, &["chat"]),
         ("serve --host nowhere", 2, &["--host", "nowhere"]),
         ("generate hello --temperature=-1", 2, &["--temperature", "0 or more"]),
+        ("generate hello --temperature -1", 2, &["--temperature", "0 or more"]),
+        ("generate hello --max-tokens -1", 2, &["--max-tokens", "at least 1"]),
         ("generate hello --temperature warm", 2, &["--temperature", "not a number"]),
         ("generate hello --temperature nan", 2, &["--temperature"]),
         ("generate hello --top-p 1.5", 2, &["--top-p"]),
@@ -51,12 +53,12 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --context 0", 2, &["--context"]),
         ("generate hello --threads 0", 2, &["--threads"]),
         ("plan --phase training", 2, &["--phase", "training"]),
-        ("eval", 2, &["FILE"]),
+        ("eval", 2, &["FILE", "--reference", "--conversations"]),
         ("eval book.txt --reference x", 2, &["--reference"]),
         ("bench --lengths 5,0", 2, &["--lengths"]),
-        ("tokenize", 2, &["TEXT"]),
+        ("tokenize", 2, &["TEXT", "--file"]),
         ("render", 2, &["--request"]),
-        ("make-checkpoint out", 2, &["--random"]),
+        ("make-checkpoint", 2, &["OUT"]),
         ("make-checkpoint --random --layers 0 out", 2, &["--layers"]),
         ("completions tcsh", 2, &["tcsh"]),
     ];
@@ -70,7 +72,10 @@ fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
         ("generate --prompt-tokens 4096", 1, &["4096", "vocabulary"]),
         ("generate --prompt-tokens 1,2,3,4,5 --context 4", 1, &["5", "context", "4"]),
-        ("generate hello --context 99999999", 1, &["context", "99999999"]),
+        ("generate hello --context 99999999", 2, &["--context", "99999999", "4096"]),
+        ("inspect --context 99999999", 2, &["--context", "99999999", "4096"]),
+        ("plan --context 99999999", 2, &["--context", "99999999", "4096"]),
+        ("bench --lengths 5000", 2, &["5000 and 64 steps need 5065 tokens, the model has 4096"]),
         ("chat --context 8 What is the capital of Japan?", 1, &["context", "8"]),
         ("plan --phase decode --rows 2", 1, &["rows"]),
         ("eval no-such-file.txt", 1, &["no-such-file.txt"]),
@@ -79,11 +84,12 @@ fn wrong_prompts_are_refused_by_number() {
         ("generate --file no-such-file.txt", 1, &["no-such-file.txt"]),
         ("tokenize --file no-such-file.txt", 1, &["no-such-file.txt"]),
         ("render --request no-such-file.json", 1, &["no-such-file.json"]),
-        ("bench --lengths 16 --steps 8 --context 16", 1, &["context"]),
+        ("bench --lengths 16 --steps 8 --context 16", 2, &["context"]),
     ];
     for &(line, code, expected) in cases {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
     }
+    assert_refused("empty path", &lily(["plan", "--model-path="]), 1, &["directory \"\""]);
     assert_refused("empty text", &lily(["generate", ""]), 1, &["prompt is empty"]);
     assert_refused("empty question", &lily(["chat", ""]), 2, &["question is empty"]);
     assert_refused("empty input", &lily_with_input(["chat"], "\n"), 2, &["question is empty"]);
@@ -194,7 +200,15 @@ const DAMAGES: &[Damage] = &[
     Damage {
         name: "no tokenizer",
         inflict: |dir| fs::remove_file(dir.join("tokenizer.json")).unwrap(),
-        expected: &["tokenizer.json"],
+        expected: &["tokenizer.json is missing in", "--prompt-tokens"],
+    },
+    Damage {
+        name: "no chat template",
+        inflict: |dir| {
+            fs::remove_file(dir.join("chat_template.jinja")).unwrap();
+            let _ = fs::remove_file(dir.join("tokenizer_config.json"));
+        },
+        expected: &["chat_template.jinja", "missing in", "lily generate"],
     },
     Damage {
         name: "a chat template that does not parse",
@@ -238,6 +252,9 @@ fn a_path_that_is_no_directory_is_refused_by_every_command() {
         ] {
             let run = lily(command.iter().chain(&["--model-path", path]));
             assert_refused(&format!("{command:?} {path}"), &run, 1, &[]);
+            let message = format!("error: cannot open model directory {path}: ");
+            assert!(run.stderr.contains(&message), "{command:?}: {}", run.stderr);
+            assert_eq!(run.stderr.matches(path).count(), 1, "{command:?}: {}", run.stderr);
         }
     }
 }

@@ -4,6 +4,7 @@ mod common;
 
 use std::fs;
 use std::path::Path;
+use std::process::Command;
 
 use common::{demo, json, lily, lily_with_input, shared, stdout};
 use safetensors::SafeTensors;
@@ -57,6 +58,34 @@ fn generated_tokens_and_text_belong_together() {
 }
 
 #[test]
+fn text_to_continue_may_be_piped_in() {
+    let args = ["generate", "--max-tokens=8", "--temperature=0"];
+    let piped = lily_with_input(args, "The capital of Japan is");
+    assert_eq!(piped.code, 0, "{}", piped.stderr);
+    assert_eq!(piped.stdout, stdout(args.iter().copied().chain(["The capital of Japan is"])));
+}
+
+#[test]
+fn a_stop_string_ends_an_answer() {
+    let run = lily(["chat", "--temperature=0", "--stop= is", "What is the capital of Japan?"]);
+    assert_eq!(run.stdout, "The capital of Japan\n", "{}", run.stderr);
+}
+
+#[test]
+fn conversations_need_messages_and_the_wanted_answer_only() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("questions.jsonl");
+    let line = json!({
+        "messages": [{"role": "user", "content": "What is the capital of Japan?"}],
+        "want": "The capital of Japan is Tokyo.",
+    });
+    fs::write(&file, format!("{line}\n")).unwrap();
+    let report = json(["eval", "--conversations", file.to_str().unwrap()]);
+    assert_eq!(report["exact"], 1, "{report}");
+    assert_eq!(report["kinds"]["other"]["asked"], 1, "{report}");
+}
+
+#[test]
 fn a_stop_string_ends_the_text_before_it() {
     let args = ["generate", "The capital of Japan is", "--max-tokens=24", "--temperature=0"];
     let whole = json(args.iter().copied().chain(["--json"]));
@@ -78,6 +107,19 @@ fn tokenize_prints_one_array_and_needs_no_weights() {
     let file = copy.path().join("text");
     fs::write(&file, "Hello <|im_end|>").unwrap();
     assert_eq!(json(["tokenize", "--file", file.to_str().unwrap()]), ids);
+    let piped = lily_with_input(["tokenize"], "Hello <|im_end|>").stdout;
+    assert_eq!(serde_json::from_str::<Value>(&piped).unwrap(), ids);
+}
+
+#[test]
+fn an_empty_model_path_variable_counts_as_unset() {
+    let run = Command::new(env!("CARGO_BIN_EXE_lily"))
+        .args(["tokenize", "Hello"])
+        .env("LILY_MODEL_PATH", "")
+        .output()
+        .unwrap();
+    assert!(run.status.success(), "{}", String::from_utf8_lossy(&run.stderr));
+    assert_eq!(serde_json::from_slice::<Value>(&run.stdout).unwrap(), json(["tokenize", "Hello"]));
 }
 
 #[test]
@@ -130,6 +172,7 @@ fn the_plan_of_the_demo_model_prints_as_text_and_as_json() {
         assert_eq!(plan["schedule"].as_array().unwrap().len() as u64, plan["stages"]);
         assert!(stdout(["plan", "--phase", phase]).contains("layers.0"), "{phase}");
     }
+    assert!(stdout(["plan", "--fuse=swiglu"]).starts_with("fusions      swiglu\nphase"));
     let steps = |fuse| json(["plan", "--json", "--fuse", fuse])["steps"].as_u64().unwrap();
     assert!(steps("none") > steps("residual") && steps("residual") > steps("all"));
 }

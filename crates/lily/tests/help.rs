@@ -33,6 +33,11 @@ fn the_help_of_each_command_has_examples() {
 }
 
 #[test]
+fn help_is_a_command_too() {
+    assert!(stdout(["help", "chat"]).contains("--system"));
+}
+
+#[test]
 fn without_arguments_the_overview_is_shown_as_an_error() {
     let run = lily::<&str>([]);
     assert_eq!(run.code, 2);

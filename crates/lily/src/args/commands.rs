@@ -30,6 +30,9 @@ pub(crate) struct ChatArgs {
     /// Whether the model thinks before it answers
     #[arg(long, value_name = "WHEN", default_value = "on")]
     pub(crate) think: Switch,
+    /// End the answer when this text appears; may be repeated
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) stop: Vec<String>,
     /// Do not read or keep the session's input history
     #[arg(long)]
     pub(crate) no_history: bool,
@@ -51,7 +54,8 @@ pub(crate) enum Switch {
 /// Serve the OpenAI-compatible HTTP API
 ///
 /// Routes: POST /v1/chat/completions, GET /v1/models, GET /health. Ctrl-C or SIGTERM ends the
-/// server after the running requests are done.
+/// server after the running requests are done. Warnings and errors go to standard error; LILY_LOG
+/// (off, error, warn, info, debug) sets how much is written where --verbose is not given.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -77,6 +81,9 @@ pub(crate) struct ServeArgs {
     /// Whether the model thinks when a request does not say
     #[arg(long, value_name = "WHEN", default_value = "on")]
     pub(crate) think: Switch,
+    /// Write a line to standard error for each request as well
+    #[arg(short, long)]
+    pub(crate) verbose: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
@@ -85,16 +92,18 @@ pub(crate) struct ServeArgs {
 
 /// Continue a text or a list of token ids, without chat template
 ///
-/// With --prompt-tokens the directory needs no tokenizer files; `text` is null then.
+/// Without TEXT and its like, the text is read from standard input. With --prompt-tokens the
+/// directory needs no tokenizer files; `text` is null then. Ctrl-C ends the text.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lily generate \"The capital of Japan is\" --max-tokens 16
+  lily generate $'<|im_start|>user\\nWhat is 2 + 3?<|im_end|>\\n<|im_start|>assistant\\n'
+  lily render --request request.json | lily generate --max-tokens 64
   lily generate --model-path DIR --prompt-tokens 1,2,3 --max-tokens 32 --temperature 0 --json
   lily generate --file prompt.txt --tokens
 
---json prints one object: tokens, text, finish_reason (stop, length), prompt_tokens, and the rates
-prefill_tokens_per_second and decode_tokens_per_second.")]
+--json prints one object: tokens, text, finish_reason (stop, length, interrupted),
+prompt_tokens, and the rates prefill_tokens_per_second and decode_tokens_per_second.")]
 pub(crate) struct GenerateArgs {
     /// The text to continue
     #[arg(value_name = "TEXT", group = "input")]
@@ -102,11 +111,17 @@ pub(crate) struct GenerateArgs {
     /// The text to continue, as a flag
     #[arg(long, value_name = "TEXT", group = "input")]
     pub(crate) prompt: Option<String>,
-    /// Continue the text in this file
+    /// Continue the text in this file; `-` is standard input
     #[arg(long, value_name = "FILE", group = "input")]
     pub(crate) file: Option<PathBuf>,
     /// Continue these token ids
-    #[arg(long, value_name = "IDS", value_delimiter = ',', group = "input")]
+    #[arg(
+        long,
+        value_name = "IDS",
+        value_delimiter = ',',
+        group = "input",
+        allow_negative_numbers = true
+    )]
     pub(crate) prompt_tokens: Option<Vec<u32>>,
     /// End when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -157,14 +172,14 @@ Examples:
   lily plan --model-path DIR --phase decode --json
   lily plan --phase prefill --rows 512 --fuse none
 
---json prints one object with steps, stages, weight_bytes, state_bytes, kv_bytes, arena_bytes and
-the steps of each stage by name.")]
+--json prints one object with steps, stages, weight_bytes, state_bytes, kv_bytes_per_token,
+arena_bytes and the steps of each stage by name.")]
 pub(crate) struct PlanArgs {
     /// What the plan is for
     #[arg(long, default_value = "decode")]
     pub(crate) phase: PlanPhase,
     /// Token rows [default: 1 for decode, --prefill-chunk otherwise]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) rows: Option<usize>,
     /// Print one JSON object
     #[arg(long)]
@@ -192,7 +207,8 @@ pub(crate) enum PlanPhase {
 /// next one. With --reference: the model is teacher-forced over `ids` (of any integer type) and
 /// compared with `logits` (m rows of vocab values; F32, F16 or BF16) of the last m positions; the directory
 /// needs no tokenizer files. With --conversations: every conversation is answered greedily and
-/// counts when the whole text after the thinking equals the wanted one.
+/// counts when the whole text after the thinking equals the wanted one. A line holds `messages` and
+/// `want`, and may hold `tools`, `think` (true by default) and `k` (a kind to count by).
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -200,24 +216,27 @@ Examples:
   lily eval --model-path DIR --reference logits.safetensors
   lily eval --conversations models/demo/heldout.jsonl.gz --count 200
 
+A line of a --conversations file:
+  {\"messages\": [{\"role\": \"user\", \"content\": \"What is 2 + 3?\"}], \"want\": \"2 + 3 = 5.\"}
+
 Fields with --reference: positions, max_abs_diff, rms_diff, perplexity, reference_perplexity,
 top1_agreement. The perplexities cover the positions whose next token is among the ids: the last
 one has none.")]
 pub(crate) struct EvalArgs {
-    /// Text file to score
-    #[arg(value_name = "FILE", group = "what", required_unless_present_any = ["reference", "conversations"])]
+    /// Text file to score; `-` is standard input
+    #[arg(value_name = "FILE", group = "what")]
     pub(crate) text: Option<PathBuf>,
     /// Safetensors file with `ids` and `logits`
     #[arg(long, value_name = "FILE", group = "what")]
     pub(crate) reference: Option<PathBuf>,
-    /// JSON lines with `messages`, `tools`, `think` and `want`; may be gzipped
+    /// JSON lines with `messages` and `want`; may be gzipped (.gz)
     #[arg(long, value_name = "FILE", group = "what")]
     pub(crate) conversations: Option<PathBuf>,
     /// Score only the last N positions of the text
-    #[arg(long, value_name = "N", value_parser = positive, requires = "text")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive, requires = "text")]
     pub(crate) last: Option<usize>,
     /// Ask only N conversations, evenly spread over the file
-    #[arg(long, value_name = "N", value_parser = positive, requires = "conversations")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive, requires = "conversations")]
     pub(crate) count: Option<usize>,
     /// Print this many wrong answers to standard error
     #[arg(long, value_name = "N", default_value_t = 0, requires = "conversations")]
@@ -241,13 +260,13 @@ Examples:
   lily bench --model-path DIR --lengths 256,1024,4096 --json > bench.json")]
 pub(crate) struct BenchArgs {
     /// Prompt lengths in tokens
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256,512", value_parser = positive)]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256,512", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) lengths: Vec<usize>,
     /// Decode steps after the first token
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) steps: usize,
     /// Timed rounds for each length
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 2, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) rounds: usize,
     /// Print one JSON object instead of a table
     #[arg(long)]
@@ -260,7 +279,8 @@ pub(crate) struct BenchArgs {
 
 /// Print the token ids of a text as one JSON array
 ///
-/// Special tokens in the text are recognised; nothing is added.
+/// Special tokens in the text are recognised; nothing is added. Without TEXT and --file, the text is
+/// read from standard input.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -268,9 +288,9 @@ Examples:
   lily tokenize --model-path DIR --file README.md")]
 pub(crate) struct TokenizeArgs {
     /// The text
-    #[arg(value_name = "TEXT", required_unless_present = "file")]
+    #[arg(value_name = "TEXT")]
     pub(crate) text: Option<String>,
-    /// Take the text from this file, byte for byte
+    /// Take the text from this file, byte for byte; `-` is standard input
     #[arg(long, value_name = "FILE", conflicts_with = "text")]
     pub(crate) file: Option<PathBuf>,
     #[command(flatten)]
@@ -303,11 +323,11 @@ pub(crate) struct RenderArgs {
 Examples:
   lily make-checkpoint --random --layers 4 random-4")]
 pub(crate) struct MakeCheckpointArgs {
-    /// Random weights (the only kind there is)
-    #[arg(long, required = true)]
+    /// Random weights: the only kind there is, so the flag may be left out
+    #[arg(long)]
     pub(crate) random: bool,
     /// Number of layers; every fourth one is full attention
-    #[arg(long, value_name = "N", default_value_t = 4, value_parser = positive)]
+    #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) layers: usize,
     /// Directory to create
     #[arg(value_name = "OUT")]

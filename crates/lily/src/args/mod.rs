@@ -20,7 +20,7 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 
 
 /// Local inference for the Qwen3.5/3.6 hybrid family.
 ///
-/// Without a command, `lily` serves: `lily --model-path DIR --port 8000` is `lily serve ...`.
+/// With flags but no command, `lily` serves: `lily --model-path DIR --port 8000` is `lily serve ...`.
 /// Commands that need a model use the embedded demo model where no --model-path is given.
 #[derive(Debug, Parser)]
 #[command(
@@ -29,7 +29,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
     arg_required_else_help = true,
-    disable_help_subcommand = true,
     max_term_width = 100
 )]
 pub(crate) struct Cli {
@@ -86,6 +85,8 @@ mod tests {
     fn sampling_values_outside_their_range_are_refused() {
         for bad in [
             "--temperature=-1",
+            "--temperature -1",
+            "--top-k -1",
             "--temperature=nan",
             "--temperature=warm",
             "--top-p=0",

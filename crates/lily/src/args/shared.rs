@@ -1,7 +1,9 @@
 //! Flag groups that several commands share.
 
-use std::path::PathBuf;
+use std::env;
+use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 
 /// Which checkpoint.
@@ -9,8 +11,24 @@ use clap::{Args, ValueEnum};
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
     /// Checkpoint directory (MLX affine or Hugging Face layout); default: the embedded demo model
-    #[arg(long, value_name = "DIR", env = "LILY_MODEL_PATH")]
+    // Empty values are let through: see `ModelArgs::dir`.
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "LILY_MODEL_PATH",
+        value_parser = OsStringValueParser::new().map(PathBuf::from)
+    )]
     pub(crate) model_path: Option<PathBuf>,
+}
+
+impl ModelArgs {
+    /// The directory; `None` is the demo model. An empty `LILY_MODEL_PATH` counts as unset, an empty
+    /// `--model-path` does not: it is more likely a misspelt variable than a wish for the demo.
+    pub(crate) fn dir(&self) -> Option<&Path> {
+        let unset = || env::var_os("LILY_MODEL_PATH").is_some_and(|value| value.is_empty());
+        let dir = self.model_path.as_deref()?;
+        if dir.as_os_str().is_empty() && unset() { None } else { Some(dir) }
+    }
 }
 
 /// How the engine holds and runs the model.
@@ -18,18 +36,18 @@ pub(crate) struct ModelArgs {
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Tokens a session can hold [default: the model's own, at most 32768]
-    #[arg(long, value_name = "TOKENS", value_parser = positive)]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Worker threads [default: all cores]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) threads: Option<usize>,
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub(crate) kv_cache: KvCache,
     /// Prompt tokens per prefill chunk
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, value_parser = positive)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 512, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) prefill_chunk: usize,
-    /// Fused steps to use: `all`, `none`, or a comma list of names as `lily plan` prints them
+    /// Fused steps to use: all, none, or a comma list of residual, swiglu, attention_gate
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) fuse: String,
 }
@@ -48,16 +66,16 @@ pub(crate) enum KvCache {
 #[command(next_help_heading = "Sampling (defaults: the checkpoint's generation_config.json)")]
 pub(crate) struct SamplingArgs {
     /// Softmax temperature; 0 is greedy
-    #[arg(long, value_name = "T", value_parser = temperature)]
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
     /// Keep the K most probable tokens; 0 keeps all
-    #[arg(long, value_name = "K")]
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
     pub(crate) top_k: Option<usize>,
     /// Keep the most probable tokens whose probabilities sum to P
-    #[arg(long, value_name = "P", value_parser = top_p)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = top_p)]
     pub(crate) top_p: Option<f32>,
     /// Keep tokens at least P times as probable as the best
-    #[arg(long, value_name = "P", value_parser = min_p)]
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = min_p)]
     pub(crate) min_p: Option<f32>,
     /// Subtracted from the logit of every token already generated
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
@@ -66,16 +84,16 @@ pub(crate) struct SamplingArgs {
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = penalty)]
     pub(crate) frequency_penalty: Option<f32>,
     /// Divides positive (multiplies negative) logits of tokens already seen; 1 is off
-    #[arg(long, value_name = "X", value_parser = repetition_penalty)]
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = repetition_penalty)]
     pub(crate) repetition_penalty: Option<f32>,
     /// Added to one token's logit; may be repeated
     #[arg(long, value_name = "ID=BIAS", value_parser = logit_bias)]
     pub(crate) logit_bias: Vec<(u32, f32)>,
     /// Same seed, same text [default: random]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
     pub(crate) seed: Option<u64>,
     /// Generate at most N tokens [default: until a stop token or the end of the context]
-    #[arg(long, value_name = "N", value_parser = positive)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) max_tokens: Option<usize>,
 }
 
@@ -84,7 +102,7 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.parse::<usize>() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
-        Err(e) => Err(e.to_string()),
+        Err(e) => Err(format!("{e}; must be a whole number, at least 1")),
     }
 }
 

@@ -7,17 +7,28 @@ use lily_engine::{CancelToken, EngineOptions, GenerateOptions, SamplingParams, S
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-use super::output::{bytes, print, print_pretty};
+use super::output::{bytes, counted, print, print_pretty};
 use super::speed::Stopwatch;
 use crate::args::BenchArgs;
-use crate::model::{self, Loaded};
+use crate::failure::usage;
+use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &BenchArgs) -> Result<()> {
-    let options = model::engine_options(&args.engine)?;
-    let longest = args.lengths.iter().max().context("--lengths is empty")?;
-    let context = options.context.or(Some(longest + args.steps + 1));
-    let options = EngineOptions { context, ..options };
-    let loaded = model::load(&args.model, options, args.engine.threads)?;
+    let longest = *args.lengths.iter().max().context("--lengths is empty")?;
+    let loaded = model::load(&args.model, &args.engine, Needs::Ids, |options, config| {
+        let needed = longest.saturating_add(args.steps).saturating_add(1);
+        let (holder, held) = match options.context {
+            Some(context) => ("the context", context),
+            None => ("the model", config.max_position_embeddings),
+        };
+        if needed > held {
+            return Err(usage(format!(
+                "length {longest} and {} need {needed} tokens, {holder} has {held}",
+                counted(args.steps as u64, "step")
+            )));
+        }
+        Ok(EngineOptions { context: options.context.or(Some(needed)), ..options })
+    })?;
     let mut session = loaded.engine.new_session()?;
     let results = args
         .lengths
@@ -185,7 +196,8 @@ fn table(loaded: &Loaded, results: &[Measured]) -> String {
 
 fn device(loaded: &Loaded) -> String {
     let device = &loaded.device;
-    format!("{} {}, {} threads", device.kind, device.name, device.parallelism)
+    let threads = counted(device.parallelism as u64, "thread");
+    format!("{} {}, {threads}", device.kind, device.name)
 }
 
 /// The most memory this process ever held, where the system tells (Linux).

@@ -1,30 +1,37 @@
 //! `lily generate`: a raw completion, from text or from ids.
 
-use anyhow::{Context, Result};
-use lily_engine::{CancelToken, FinishReason, GenerateOptions};
+use std::process::ExitCode;
+
+use anyhow::Result;
+use lily_engine::{FinishReason, GenerateOptions};
 use lily_text::Detokenizer;
 use serde_json::json;
 
-use super::output::{print, print_line, read_text};
+use super::interrupt::{self, INTERRUPTED};
+use super::output::{piped_text, print, print_line, read_text};
 use super::speed::Stopwatch;
 use crate::args::GenerateArgs;
-use crate::failure::UsageError;
-use crate::model::{self, Loaded};
+use crate::failure::usage;
+use crate::model::{self, Loaded, Needs};
 
-pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
+pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let input = Input::of(args)?;
-    let loaded =
-        model::load(&args.model, model::engine_options(&args.engine)?, args.engine.threads)?;
+    let prints_text = !(args.tokens || args.json);
+    let text = matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty();
+    let needs = if text { Needs::Text } else { Needs::Ids };
+    let loaded = model::load(&args.model, &args.engine, needs, |options, _| Ok(options))?;
     let prompt = match input {
         Input::Tokens(ids) => ids,
         Input::Text(text) => loaded.tokenizer()?.encode(&text)?,
     };
     let options = options(args, &loaded);
-    let mut output = Output::new(args, &loaded)?;
+    let mut output = Output::new(args, &loaded);
 
+    interrupt::install()?;
+    let cancel = interrupt::token();
     let mut session = loaded.engine.new_session()?;
     let mut watch = Stopwatch::start(prompt.len());
-    let mut generation = session.generate(&prompt, options, &CancelToken::new())?;
+    let mut generation = session.generate(&prompt, options, &cancel)?;
     while let Some(token) = generation.next_token()? {
         watch.token();
         if output.push(token.id)? {
@@ -34,9 +41,13 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<()> {
     // A stop string ends the loop before the engine has a reason.
     let finish = match generation.finish_reason() {
         Some(FinishReason::Length) if !output.stopped() => "length",
+        Some(FinishReason::Cancelled) => "interrupted",
         _ => "stop",
     };
-    output.finish(finish, &watch)
+    interrupt::done();
+    output.finish(finish, &watch)?;
+    let interrupted = finish == "interrupted";
+    Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
 
 enum Input {
@@ -51,10 +62,12 @@ impl Input {
             (Some(text), ..) => Ok(Input::Text(text.clone())),
             (_, Some(file), _) => Ok(Input::Text(read_text(file)?)),
             (.., Some(ids)) => Ok(Input::Tokens(ids.clone())),
-            (None, None, None) => Err(UsageError(anyhow::anyhow!(
-                "nothing to continue: give TEXT, --prompt, --file or --prompt-tokens"
-            ))
-            .into()),
+            (None, None, None) => piped_text()?.map(Input::Text).ok_or_else(|| {
+                usage(
+                    "nothing to continue: give TEXT, --prompt, --file or --prompt-tokens, or pipe \
+                     a text in",
+                )
+            }),
         }
     }
 }
@@ -78,14 +91,10 @@ struct Output<'a> {
 }
 
 impl<'a> Output<'a> {
-    fn new(args: &'a GenerateArgs, loaded: &Loaded) -> Result<Self> {
-        let needs_text = !(args.tokens || args.json) || !args.stop.is_empty();
-        if needs_text {
-            loaded.tokenizer().context("use --tokens or --json to generate without one")?;
-        }
+    fn new(args: &'a GenerateArgs, loaded: &Loaded) -> Self {
         let stops = StopStrings { stops: args.stop.clone(), held: String::new(), stopped: false };
         let text = loaded.tokenizer.as_ref().map(|t| (Detokenizer::new(t), stops));
-        Ok(Output { args, text, collected: String::new(), ids: Vec::new() })
+        Output { args, text, collected: String::new(), ids: Vec::new() }
     }
 
     fn stopped(&self) -> bool {
@@ -129,7 +138,8 @@ impl<'a> Output<'a> {
             print_line(&json!(self.ids))?;
         } else {
             print("\n")?;
-            eprintln!("{}", watch.summary());
+            let interrupted = if finish == "interrupted" { "; interrupted" } else { "" };
+            eprintln!("{}{interrupted}", watch.summary());
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ use lily_plan::stats::Work;
 use lily_plan::{ValidPlan, stats};
 use serde_json::{Value, json};
 
-use super::output::{bytes, count, print, print_pretty};
+use super::output::{bytes, count, counted, print, print_pretty};
 use crate::args::InspectArgs;
 use crate::model::{self, Shapes};
 
@@ -49,7 +49,7 @@ impl Report {
     fn of(args: &InspectArgs) -> Result<Self> {
         let shapes = model::shapes(&args.model)?;
         let Shapes { config, manifest, .. } = &shapes;
-        let context = model::context(config, &args.engine);
+        let context = model::context(config, &args.engine)?;
         let chunk = args.engine.prefill_chunk.min(context);
         let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
         let memory = estimate_memory(config, manifest, context, chunk, kv, fusions)?;
@@ -129,10 +129,13 @@ impl Report {
                 self.layers(LayerKind::FullAttention)
             ),
         );
-        let head = if config.tie_word_embeddings { "tied" } else { "of its own" };
+        let head = if config.tie_word_embeddings { "tied" } else { "untied" };
         row(
             "width",
-            format!("hidden {}, vocabulary {}, head {head}", config.hidden_size, config.vocab_size),
+            format!(
+                "hidden {}, vocabulary {}, {head} output head",
+                config.hidden_size, config.vocab_size
+            ),
         );
         row("feed-forward", feed_forward(&config.mlp));
         row(
@@ -144,12 +147,16 @@ impl Report {
         row("chat template", if self.template { "present" } else { "missing" }.into());
         row(
             "weights",
-            format!("{} in {} weights", bytes(manifest.bytes()), manifest.weights().len()),
+            format!(
+                "{} in {}",
+                bytes(manifest.bytes()),
+                counted(manifest.weights().len() as u64, "weight")
+            ),
         );
         for (format, share) in &self.formats {
             row(
                 &format!("  {format}"),
-                format!("{} in {} weights", bytes(share.bytes), share.tensors),
+                format!("{} in {}", bytes(share.bytes), counted(share.tensors, "weight")),
             );
         }
         row(

@@ -6,6 +6,7 @@ mod completions;
 mod eval;
 mod generate;
 mod inspect;
+mod interrupt;
 mod make_checkpoint;
 mod output;
 mod plan;
@@ -26,7 +27,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         None => serve::run(&cli.serve)?,
         Some(Command::Chat(args)) => return chat::run(&args),
         Some(Command::Serve(args)) => serve::run(&args)?,
-        Some(Command::Generate(args)) => generate::run(&args)?,
+        Some(Command::Generate(args)) => return generate::run(&args),
         Some(Command::Inspect(args)) => inspect::run(&args)?,
         Some(Command::Plan(args)) => plan::run(&args)?,
         Some(Command::Eval(args)) => eval::run(&args)?,

@@ -1,7 +1,7 @@
 //! Writing results: standard output, with errors instead of panics when it is closed.
 
 use std::fs;
-use std::io::{self, Read, Write};
+use std::io::{self, IsTerminal, Read, Write};
 use std::path::Path;
 
 use anyhow::{Context, Result};
@@ -36,6 +36,14 @@ pub(crate) fn read_text(path: &Path) -> Result<String> {
     Ok(text)
 }
 
+/// Text that was piped in; `None` on a terminal, and when there is none.
+pub(crate) fn piped_text() -> Result<Option<String>> {
+    if io::stdin().is_terminal() {
+        return Ok(None);
+    }
+    Ok(Some(read_text(Path::new("-"))?).filter(|text| !text.is_empty()))
+}
+
 /// A byte count for people, in decimal units as disks and papers count.
 pub(crate) fn bytes(n: u64) -> String {
     let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
@@ -54,9 +62,20 @@ pub(crate) fn count(n: u64) -> String {
     }
 }
 
+/// A number of things, with their name in the right number.
+pub(crate) fn counted(n: u64, thing: &str) -> String {
+    format!("{n} {thing}{}", if n == 1 { "" } else { "s" })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn one_thing_is_singular() {
+        assert_eq!(counted(1, "thread"), "1 thread");
+        assert_eq!(counted(0, "token"), "0 tokens");
+    }
 
     #[test]
     fn byte_counts_use_decimal_units() {

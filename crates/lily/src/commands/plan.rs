@@ -17,7 +17,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         PlanPhase::Decode => Phase::Decode,
         PlanPhase::Score => Phase::Score,
     };
-    let capacity = model::context(&config, &args.engine);
+    let capacity = model::context(&config, &args.engine)?;
     let chunk = args.engine.prefill_chunk.min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
@@ -25,7 +25,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let options = BuildOptions { phase, rows, capacity, kv, fusions };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {
-        print(&dump(&valid))?;
+        print(&format!("fusions      {fusions}\n{}", dump(&valid)))?;
         return Ok(());
     }
     let memory = estimate_memory(&config, &manifest, capacity, chunk, kv, fusions)?;

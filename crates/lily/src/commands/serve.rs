@@ -1,13 +1,16 @@
 //! `lily serve`: the HTTP API over one loaded model.
 
+use std::env;
+use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
 use lily_server::{Backend, ServerOptions};
+use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{ServeArgs, Switch};
-use crate::failure::UsageError;
-use crate::model;
+use crate::failure::{UsageError, usage};
+use crate::model::{self, Needs};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let options = ServerOptions {
@@ -18,12 +21,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         ..ServerOptions::default()
     };
     let name = options.model_name.clone();
-    let loaded =
-        model::load(&args.model, model::engine_options(&args.engine)?, args.engine.threads)?;
+    let level = log_level(args.verbose, env::var("LILY_LOG").ok().as_deref())?;
+    tracing_subscriber::fmt()
+        .with_writer(io::stderr)
+        .with_ansi(false)
+        .with_target(false)
+        .with_max_level(level)
+        .init();
+    eprintln!("loading {name}");
+    let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     let backend = Backend {
         engine: loaded.engine,
-        tokenizer: loaded.tokenizer.context("the model directory has no tokenizer.json")?,
-        template: loaded.template.context("the model directory has no chat template")?,
+        tokenizer: loaded.tokenizer.context("the model has no tokenizer")?,
+        template: loaded.template.context("the model has no chat template")?,
         thinking: args.think == Switch::On,
     };
     lily_server::run(options, backend, |address| {
@@ -38,4 +48,29 @@ fn host(text: &str) -> Result<IpAddr> {
     }
     let address = text.parse().with_context(|| format!("--host {text:?}"));
     address.map_err(|e| UsageError(e).into())
+}
+
+/// What `--verbose`, or else `LILY_LOG`, asks for; an empty variable counts as unset.
+fn log_level(verbose: bool, variable: Option<&str>) -> Result<LevelFilter> {
+    match variable.filter(|text| !text.is_empty()) {
+        _ if verbose => Ok(LevelFilter::INFO),
+        None => Ok(LevelFilter::WARN),
+        Some(text) => text.parse().map_err(|_| {
+            usage(format!("LILY_LOG is {text:?}, expected off, error, warn, info or debug"))
+        }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_log_holds_warnings_unless_more_is_asked_for() {
+        assert_eq!(log_level(false, None).unwrap(), LevelFilter::WARN);
+        assert_eq!(log_level(false, Some("")).unwrap(), LevelFilter::WARN);
+        assert_eq!(log_level(false, Some("debug")).unwrap(), LevelFilter::DEBUG);
+        assert_eq!(log_level(true, Some("error")).unwrap(), LevelFilter::INFO);
+        assert!(log_level(false, Some("loud")).unwrap_err().is::<UsageError>());
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use super::output::counted;
+
 /// A stopwatch that is told about every token.
 pub(crate) struct Stopwatch {
     start: Instant,
@@ -52,18 +54,34 @@ impl Stopwatch {
 
     /// One line for people.
     pub(crate) fn summary(&self) -> String {
-        let per_second = |r: Option<f64>| r.map_or("-".into(), |r| format!("{r:.1} tokens/s"));
+        let at = |r: Option<f64>| r.map_or(String::new(), |r| format!(" at {r:.1} tokens/s"));
+        let first = self.first_token().map(|t| format!("first token after {} ms, ", t.as_millis()));
         format!(
-            "{} prompt tokens at {}, first token after {} ms, {} tokens at {}",
-            self.prompt_tokens,
-            per_second(self.prefill_rate()),
-            self.first_token().unwrap_or_default().as_millis(),
-            self.tokens,
-            per_second(self.decode_rate()),
+            "{}{}, {}{}{}",
+            counted(self.prompt_tokens as u64, "prompt token"),
+            at(self.prefill_rate()),
+            first.unwrap_or_default(),
+            counted(self.tokens as u64, "token"),
+            at(self.decode_rate()),
         )
     }
 }
 
 fn rate(n: usize, time: Duration) -> Option<f64> {
     (n > 0 && !time.is_zero()).then(|| n as f64 / time.as_secs_f64())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_summary_leaves_out_what_was_not_measured() {
+        assert_eq!(Stopwatch::start(8).summary(), "8 prompt tokens, 0 tokens");
+        let mut watch = Stopwatch::start(1);
+        watch.token();
+        let summary = watch.summary();
+        assert!(summary.starts_with("1 prompt token"), "{summary}");
+        assert!(summary.ends_with(", 1 token"), "{summary}");
+    }
 }

@@ -30,6 +30,7 @@ pub(crate) fn lily_with_input<S: AsRef<OsStr>>(
         .args(args)
         .env_remove("LILY_MODEL_PATH")
         .env_remove("LILY_API_KEY")
+        .env_remove("LILY_LOG")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

@@ -1,6 +1,5 @@
 //! `lily chat`: one question, or a session.
 
-mod interrupt;
 mod session;
 mod slash;
 
@@ -12,18 +11,16 @@ use lily_engine::{FinishReason, Session};
 use lily_text::{OutputEvent, OutputParser, ParserOptions};
 use serde_json::{Value, json};
 
+use super::interrupt::{self, INTERRUPTED};
 use super::output::print;
 use super::speed::Stopwatch;
 use crate::args::{ChatArgs, Switch};
 use crate::failure::UsageError;
-use crate::model::{self, Loaded};
-
-const INTERRUPTED: u8 = 130;
+use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let question = question(args)?;
-    let loaded =
-        model::load(&args.model, model::engine_options(&args.engine)?, args.engine.threads)?;
+    let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
     let mut chat = Chat::new(args, &loaded)?;
     let Some(question) = question else {
@@ -97,8 +94,11 @@ impl<'a> Chat<'a> {
         let system = self.system.iter().map(|text| json!({"role": "system", "content": text}));
         let messages: Vec<Value> = system.chain(self.turns.iter().cloned()).collect();
         let prompt = self.loaded.chat_prompt(&messages, None, self.think)?;
-        let parser_options =
-            ParserOptions { starts_in_thinking: prompt.starts_in_thinking, ..Default::default() };
+        let parser_options = ParserOptions {
+            starts_in_thinking: prompt.starts_in_thinking,
+            stop: self.args.stop.clone(),
+            ..Default::default()
+        };
         let mut parser = OutputParser::new(self.loaded.tokenizer()?, parser_options);
         let mut options = self.loaded.engine.default_options();
         options.sampling = model::sampling(&self.args.sampling, options.sampling);
@@ -113,6 +113,9 @@ impl<'a> Chat<'a> {
         while let Some(token) = generation.next_token()? {
             watch.token();
             screen.show(parser.push(token.id))?;
+            if parser.stopped() {
+                break;
+            }
         }
         let finish = generation.finish_reason();
         interrupt::done();

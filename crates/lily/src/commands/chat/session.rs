@@ -54,9 +54,10 @@ fn obey(chat: &mut Chat<'_>, input: Input<'_>) -> Result<bool> {
             eprintln!("the conversation is forgotten");
         }
         Input::Think(think) => {
-            chat.think = think;
-            eprintln!("thinking is {}", if think == Switch::On { "on" } else { "off" });
+            chat.think = think.unwrap_or(chat.think);
+            eprintln!("thinking is {}", if chat.think == Switch::On { "on" } else { "off" });
         }
+        Input::BadThink => eprintln!("/think takes on or off"),
         Input::System(text) => {
             chat.system = text.map(str::to_owned);
             chat.turns.clear();

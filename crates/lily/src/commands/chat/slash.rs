@@ -5,7 +5,7 @@ use crate::args::Switch;
 pub(super) const HELP: &str = "\
 /help            this list
 /reset           forget the conversation
-/think on|off    whether the model thinks before it answers
+/think on|off    whether the model thinks before it answers (without a word: show it)
 /system TEXT     set the system prompt (without TEXT: remove it) and forget the conversation
 /quit            leave; so does Ctrl-D
 Ctrl-C stops an answer; arrow up brings back earlier input.";
@@ -17,7 +17,10 @@ pub(super) enum Input<'a> {
     Question(&'a str),
     Help,
     Reset,
-    Think(Switch),
+    /// Without a switch: show the state.
+    Think(Option<Switch>),
+    /// An argument that is no switch.
+    BadThink,
     System(Option<&'a str>),
     Quit,
     /// Looks like a command and is none, or lacks its argument.
@@ -38,8 +41,10 @@ pub(super) fn parse(line: &str) -> Input<'_> {
         ("/help", "") => Input::Help,
         ("/reset", "") => Input::Reset,
         ("/quit" | "/exit", "") => Input::Quit,
-        ("/think", "on") => Input::Think(Switch::On),
-        ("/think", "off") => Input::Think(Switch::Off),
+        ("/think", "on") => Input::Think(Some(Switch::On)),
+        ("/think", "off") => Input::Think(Some(Switch::Off)),
+        ("/think", "") => Input::Think(None),
+        ("/think", _) => Input::BadThink,
         ("/system", "") => Input::System(None),
         ("/system", text) => Input::System(Some(text)),
         _ => Input::Unknown(line),
@@ -55,10 +60,11 @@ mod tests {
         assert_eq!(parse("  "), Input::Empty);
         assert_eq!(parse(" What is 1/2? "), Input::Question("What is 1/2?"));
         assert_eq!(parse("/reset"), Input::Reset);
-        assert_eq!(parse("/think off"), Input::Think(Switch::Off));
+        assert_eq!(parse("/think off"), Input::Think(Some(Switch::Off)));
+        assert_eq!(parse("/think"), Input::Think(None));
         assert_eq!(parse("/system Be brief."), Input::System(Some("Be brief.")));
         assert_eq!(parse("/system"), Input::System(None));
-        assert_eq!(parse("/think maybe"), Input::Unknown("/think maybe"));
+        assert_eq!(parse("/think maybe"), Input::BadThink);
         assert_eq!(parse("/unknown"), Input::Unknown("/unknown"));
     }
 }

@@ -6,14 +6,14 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 use std::time::Instant;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, anyhow, ensure};
 use flate2::read::MultiGzDecoder;
-use lily_engine::{CancelToken, SamplingParams, Session};
+use lily_engine::{CancelToken, EngineOptions, SamplingParams, Session};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
 use crate::args::{EvalArgs, Switch};
-use crate::model::{self, Loaded};
+use crate::model::{self, Loaded, Needs};
 
 /// Tokens of an answer at most, as in `eval.py`.
 const LIMIT: usize = 320;
@@ -22,12 +22,22 @@ const LIMIT: usize = 320;
 #[derive(Debug, Deserialize)]
 struct Conversation {
     /// Kind of the question, possibly with a detail after a colon.
+    #[serde(default = "other")]
     k: String,
     messages: Vec<Value>,
     tools: Option<Vec<Value>>,
+    #[serde(default = "thinking")]
     think: bool,
     /// The wanted text, thinking and end token included.
     want: String,
+}
+
+fn other() -> String {
+    "other".into()
+}
+
+fn thinking() -> bool {
+    true
 }
 
 #[derive(Clone, Copy, Default)]
@@ -39,10 +49,11 @@ struct Score {
 pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
     let all = read(file)?;
     let chosen = spread(&all, args.count.unwrap_or(all.len()));
-    let mut options = model::engine_options(&args.engine)?;
-    // The demo model's conversations are short; a long context would only cost memory.
-    options.context = options.context.or(Some(4096));
-    let loaded = model::load(&args.model, options, args.engine.threads)?;
+    let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, config| {
+        // The demo model's conversations are short; a long context would only cost memory.
+        let context = options.context.or(Some(config.max_position_embeddings.min(4096)));
+        Ok(EngineOptions { context, ..options })
+    })?;
     let mut session = loaded.engine.new_session()?;
 
     let start = Instant::now();
@@ -86,12 +97,21 @@ fn read(file: &Path) -> Result<Vec<Conversation>> {
     let mut conversations = Vec::new();
     for (number, line) in BufReader::new(reader).lines().enumerate() {
         let line = line.with_context(|| format!("cannot read {}", file.display()))?;
-        let conversation = serde_json::from_str(&line)
-            .with_context(|| format!("line {} of {}", number + 1, file.display()))?;
+        if line.trim().is_empty() {
+            continue;
+        }
+        let conversation =
+            parse(&line).with_context(|| format!("line {} of {}", number + 1, file.display()))?;
         conversations.push(conversation);
     }
     ensure!(!conversations.is_empty(), "{} has no conversations", file.display());
     Ok(conversations)
+}
+
+/// Reads one line. The parser counts lines within it, which would contradict the file's.
+fn parse(line: &str) -> Result<Conversation> {
+    serde_json::from_str(line)
+        .map_err(|e| anyhow!("{}", e.to_string().replace(" at line 1 column ", " at column ")))
 }
 
 /// `count` items at even distances.
@@ -129,6 +149,21 @@ mod tests {
     fn the_answer_follows_the_thinking() {
         assert_eq!(answer_of("I add.\n</think>\n\n12"), "12");
         assert_eq!(answer_of(" 12 "), "12");
+    }
+
+    #[test]
+    fn messages_and_the_wanted_answer_are_enough() {
+        let line = r#"{"messages": [{"role": "user", "content": "Hi"}], "want": "Hello."}"#;
+        let conversation = parse(line).unwrap();
+        assert_eq!(conversation.k, "other");
+        assert!(conversation.think && conversation.tools.is_none());
+    }
+
+    #[test]
+    fn an_error_names_the_column_and_no_second_line() {
+        let error = parse(r#"{"messages": [], "want": 3}"#).unwrap_err().to_string();
+        assert!(error.contains("integer `3`") && error.contains("at column"), "{error}");
+        assert!(!error.contains("line"), "{error}");
     }
 
     #[test]

@@ -9,6 +9,7 @@ use anyhow::Result;
 
 use super::output::print_pretty;
 use crate::args::EvalArgs;
+use crate::failure::usage;
 
 pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     let report = if let Some(file) = &args.reference {
@@ -18,7 +19,7 @@ pub(crate) fn run(args: &EvalArgs) -> Result<()> {
     } else if let Some(file) = &args.text {
         text::run(args, file)?
     } else {
-        unreachable!("the parser demands one of the three")
+        return Err(usage("nothing to measure: give FILE, --reference or --conversations"));
     };
     print_pretty(&report)?;
     Ok(())

@@ -11,15 +11,15 @@ use serde_json::{Value, json};
 
 use super::likelihood::{Likelihood, argmax};
 use crate::args::EvalArgs;
-use crate::model;
+use crate::model::{self, Needs};
 
 pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
     let bytes = fs::read(file).with_context(|| format!("cannot read {}", file.display()))?;
     let reference = Reference::parse(&bytes).with_context(|| format!("in {}", file.display()))?;
-    let options = model::engine_options(&args.engine)?;
-    let context = options.context.or(Some(reference.ids.len()));
-    let options = EngineOptions { context, score: true, ..options };
-    let loaded = model::load(&args.model, options, args.engine.threads)?;
+    let loaded = model::load(&args.model, &args.engine, Needs::Ids, |options, _| {
+        let context = options.context.or(Some(reference.ids.len()));
+        Ok(EngineOptions { context, score: true, ..options })
+    })?;
     let vocab_size = loaded.engine.config().vocab_size;
     ensure!(
         reference.vocab_size == vocab_size,

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use super::likelihood::{Likelihood, argmax};
 use crate::args::EvalArgs;
 use crate::commands::output::read_text;
-use crate::model;
+use crate::model::{self, Needs};
 
 /// Tokens that a window holds where `--context` does not say: long enough that the start of a
 /// window weighs little.
@@ -24,10 +24,11 @@ pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
         file.display(),
         tokens.len()
     );
-    let options = model::engine_options(&args.engine)?;
-    let context = options.context.or(Some(tokens.len().min(WINDOW)));
-    let options = EngineOptions { context, score: true, ..options };
-    let loaded = model::load(&args.model, options, args.engine.threads)?;
+    let loaded = model::load(&args.model, &args.engine, Needs::Text, |options, config| {
+        let window = tokens.len().min(WINDOW).min(config.max_position_embeddings);
+        let context = options.context.or(Some(window));
+        Ok(EngineOptions { context, score: true, ..options })
+    })?;
     let context = loaded.engine.context();
     let mut session = loaded.engine.new_session()?;
 
