@@ -34,6 +34,7 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("--bogus", 2, &["--bogus"]),
         ("bogus", 2, &["bogus"]),
         ("--port 99999", 2, &["--port", "99999"]),
+        ("serve --port -1", 2, &["--port", "-1"]),
         ("--port 8000 chat hello", 2, &["chat"]),
         ("serve --host nowhere", 2, &["--host", "nowhere"]),
         ("generate hello --temperature=-1", 2, &["--temperature", "0 or more"]),

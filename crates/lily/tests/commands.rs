@@ -3,8 +3,12 @@
 mod common;
 
 use std::fs;
+#[cfg(unix)]
+use std::io::Read;
 use std::path::Path;
 use std::process::Command;
+#[cfg(unix)]
+use std::process::Stdio;
 
 use common::{demo, json, lily, lily_with_input, shared, stdout};
 use safetensors::SafeTensors;
@@ -55,6 +59,27 @@ fn generated_tokens_and_text_belong_together() {
     assert_eq!(whole["tokens"], tokens);
     let text = stdout(args);
     assert_eq!(whole["text"].as_str().unwrap(), text.strip_suffix('\n').unwrap());
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_text_ends_with_its_line_and_code_130() {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
+        .args(["generate", "Once", "--ignore-eos", "--temperature=1"])
+        .env_remove("LILY_MODEL_PATH")
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    // The first text proves that the generation runs.
+    let mut first = [0];
+    child.stdout.as_mut().unwrap().read_exact(&mut first).unwrap();
+    let kill = Command::new("kill").args(["-INT", &child.id().to_string()]).status().unwrap();
+    assert!(kill.success());
+    let output = child.wait_with_output().unwrap();
+    assert_eq!(output.status.code(), Some(130));
+    assert!(output.stdout.ends_with(b"\n"));
+    assert!(String::from_utf8_lossy(&output.stderr).trim_end().ends_with("; interrupted"));
 }
 
 #[test]

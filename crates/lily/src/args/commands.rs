@@ -70,7 +70,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, default_value = "127.0.0.1")]
     pub(crate) host: String,
     /// Port to listen on; 0 picks a free one
-    #[arg(long, default_value_t = 8000)]
+    #[arg(long, default_value_t = 8000, allow_negative_numbers = true)]
     pub(crate) port: u16,
     /// Demand this bearer token
     #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
@@ -239,7 +239,13 @@ pub(crate) struct EvalArgs {
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive, requires = "conversations")]
     pub(crate) count: Option<usize>,
     /// Print this many wrong answers to standard error
-    #[arg(long, value_name = "N", default_value_t = 0, requires = "conversations")]
+    #[arg(
+        long,
+        value_name = "N",
+        default_value_t = 0,
+        allow_negative_numbers = true,
+        requires = "conversations"
+    )]
     pub(crate) show: usize,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
