@@ -30,8 +30,8 @@ pub(crate) fn parse(
     }
     places.push(root);
 
-    let theta = agreed(&places, "rope_theta", "a number above 0", |theta| {
-        theta > 0.0 && (theta as f32).is_finite()
+    let theta = agreed(&places, "rope_theta", "a number above 1", |theta| {
+        theta > 1.0 && (theta as f32).is_finite()
     })?
     .ok_or_else(|| text.missing("rope_parameters.rope_theta"))?;
     let factor = agreed(&places, "partial_rotary_factor", "above 0 and at most 1", |factor| {

@@ -44,6 +44,10 @@ impl Shards {
         let mut warnings = Vec::new();
         let mut absent = HashMap::new();
         let mut index = read_index(source)?;
+        if index.as_ref().is_some_and(|map| needed(map).next().is_none()) {
+            warnings.push(format!("{INDEX} names no tensor of the model: the index is ignored"));
+            index = None;
+        }
         if let Some(map) = &index {
             absent = needed(map)
                 .filter(|(_, shard)| !exists(shard))
@@ -65,6 +69,10 @@ impl Shards {
             None => model_files(&present)?,
         };
         if names.is_empty() {
+            if let Some(shard) = absent.values().min() {
+                let (file, named_by) = (shard.clone(), INDEX.to_owned());
+                return Err(CheckpointError::MissingShard { file, named_by });
+            }
             return Err(CheckpointError::NoWeights { path: source.display() });
         }
         let mut shards = Shards { files: Vec::new(), tensors: HashMap::new(), absent, warnings };

@@ -13,7 +13,7 @@ use crate::weights::WeightStore;
 /// Choices for a [`CpuDevice`]; the default takes all cores and the widest instruction set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuOptions {
-    /// Threads that work on a run; all cores when `None`.
+    /// Threads that work on a run; all cores when `None`, at most four per core (or 16).
     pub threads: Option<usize>,
     /// Instruction set; the widest this machine has when `None`, or when it lacks the one named.
     pub isa: Option<Isa>,
@@ -29,8 +29,7 @@ pub struct CpuDevice {
 impl CpuDevice {
     /// Starts the worker threads.
     pub fn new(options: CpuOptions) -> Self {
-        let cores = || std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        let threads = options.threads.unwrap_or_else(cores).max(1);
+        let threads = options.threads.unwrap_or_else(cores).clamp(1, most_threads());
         // Kernels rely on it: no device exists for an instruction set that the machine lacks.
         let isa = options.isa.filter(|isa| isa.is_available()).unwrap_or_else(Isa::detect);
         CpuDevice { isa, pool: Arc::new(Pool::new(threads)) }
@@ -66,4 +65,13 @@ impl Device for CpuDevice {
     ) -> Result<Box<dyn LoadedModel>, DeviceError> {
         Ok(Box::new(self.load_model(checkpoint, progress)?))
     }
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// More threads than this only get into each other's way, and a system has only so many.
+fn most_threads() -> usize {
+    (4 * cores()).max(16)
 }

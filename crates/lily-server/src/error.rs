@@ -62,7 +62,9 @@ pub(crate) enum ApiError {
     #[error("the prompt is empty")]
     PromptEmpty,
     /// The prompt does not fit.
-    #[error("the prompt has {tokens} tokens; this model's context holds {context}")]
+    #[error(
+        "the prompt has {tokens} tokens; with an answer it does not fit into the context of {context}"
+    )]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,
@@ -84,6 +86,12 @@ pub(crate) enum ApiError {
     /// The body could not be read to its end.
     #[error("the body could not be read")]
     BodyUnreadable,
+    /// The client stopped sending.
+    #[error("no part of the body came for {seconds} seconds")]
+    BodyTimeout {
+        /// How long was waited.
+        seconds: u64,
+    },
     /// No key, or another one.
     #[error("a valid API key is required: Authorization: Bearer KEY")]
     Unauthorized,
@@ -183,6 +191,7 @@ impl ApiError {
             }
             ApiError::Sampling(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_value")),
             ApiError::BodyUnreadable => (StatusCode::BAD_REQUEST, REQUEST, None),
+            ApiError::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, REQUEST, None),
             ApiError::ContentType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, REQUEST, None),
             ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, None),
             ApiError::Unauthorized => {

@@ -10,7 +10,7 @@ use lily_engine::Engine;
 use lily_text::ChatTemplate;
 use lily_text::Tokenizer;
 use tokio::net::TcpListener;
-use tokio::sync::watch;
+use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
 use crate::error::ServerError;
@@ -51,6 +51,10 @@ pub async fn serve<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
+    serve_state(listener, state(options, backend)?, shutdown).await
+}
+
+fn state(options: ServerOptions, backend: Backend) -> Result<AppState, ServerError> {
     let Backend { engine, tokenizer, template, thinking } = backend;
     let model = Model {
         tokenizer,
@@ -59,8 +63,7 @@ where
         context: engine.context(),
         defaults: engine.default_options(),
     };
-    let state = AppState::new(options, model, move || EngineGenerator::new(engine))?;
-    serve_state(listener, state, shutdown).await
+    AppState::new(options, model, move || EngineGenerator::new(engine))
 }
 
 /// [`serve`] with a generator of the caller's choice.
@@ -107,8 +110,9 @@ where
 }
 
 /// Binds the address of the options and serves on a runtime of its own, until
-/// interrupted (Ctrl-C, or SIGTERM where there is one). `ready` is called with
-/// the address once connections are taken.
+/// interrupted (Ctrl-C, or SIGTERM where there is one); a second interruption
+/// ends it at once. `ready` is called with the address once connections are
+/// taken.
 ///
 /// # Errors
 /// [`ServerError::Listen`] if the address cannot be bound; else as [`serve`].
@@ -122,7 +126,7 @@ pub fn run(
         .enable_all()
         .build()
         .map_err(|source| ServerError::Io { action: "start the async runtime", source })?;
-    runtime.block_on(async {
+    let served = runtime.block_on(async {
         let address = SocketAddr::new(options.host, options.port);
         let listening = async {
             let listener = TcpListener::bind(address).await?;
@@ -132,9 +136,24 @@ pub fn run(
         let (listener, address) = listening
             .await
             .map_err(|source| ServerError::Listen { address: address.to_string(), source })?;
+        let state = state(options, backend)?;
         ready(address);
-        serve(listener, options, backend, interrupted()).await
-    })
+        let (asked, shutdown) = oneshot::channel();
+        let twice = async {
+            interrupted().await;
+            let _ = asked.send(());
+            interrupted().await;
+        };
+        let shutdown = async { drop(shutdown.await) };
+        tokio::pin!(twice);
+        tokio::select! {
+            served = serve_state(listener, state, shutdown) => served,
+            () = &mut twice => Ok(()),
+        }
+    });
+    // Whatever still runs must not keep the process from ending.
+    runtime.shutdown_background();
+    served
 }
 
 /// Completes when the user or the system asks the process to end.

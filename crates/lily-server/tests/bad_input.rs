@@ -225,7 +225,7 @@ async fn a_prompt_longer_than_the_context_is_refused_with_both_lengths() {
     assert_eq!(response.status, 400);
     assert_eq!(response.error("code"), "context_length_exceeded");
     let message = response.error("message");
-    assert!(message.as_str().unwrap().contains("context holds 4096"), "{message}");
+    assert!(message.as_str().unwrap().contains("the context of 4096"), "{message}");
 }
 
 #[tokio::test]
@@ -283,6 +283,8 @@ async fn unknown_routes_and_wrong_methods_answer_in_json() {
     assert_eq!((wrong.status, wrong.error("code")), (405, json!("method_not_supported")));
     let model = server.client.get("/v1/models/other").await;
     assert_eq!((model.status, model.error("code")), (404, json!("model_not_found")));
+    let odd = server.client.get("/v1/models/%ff").await;
+    assert_eq!((odd.status, odd.error("param")), (400, json!("name")));
 }
 
 #[tokio::test]

@@ -68,7 +68,7 @@ refused! {
     } => "text_config.rope_parameters.partial_rotary_factor in config.json is 1.5, \
           expected above 0 and at most 1";
     a_base_of_zero: |m| m.text()["rope_parameters"]["rope_theta"] = json!(0) =>
-        "text_config.rope_parameters.rope_theta in config.json is 0, expected a number above 0";
+        "text_config.rope_parameters.rope_theta in config.json is 0, expected a number above 1";
     two_bases: |m| set(&mut m, "rope_theta", json!(10_000)) =>
         "text_config.rope_theta is 10000 but text_config.rope_parameters.rope_theta is 10000000 \
          in config.json";
@@ -331,6 +331,15 @@ fn a_missing_shard_is_named() {
                  model-00001-of-00002.safetensors names it";
     assert_eq!(refusal(&model).to_string(), words);
     model.files.clear();
+    assert_eq!(refusal(&model).to_string(), words);
+}
+
+#[test]
+fn the_only_shard_is_named_when_it_is_missing() {
+    let mut model = Model::usual();
+    model.index(|_| {});
+    model.shards.clear();
+    let words = "shard model.safetensors is missing; model.safetensors.index.json names it";
     assert_eq!(refusal(&model).to_string(), words);
 }
 

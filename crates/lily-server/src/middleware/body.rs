@@ -1,5 +1,7 @@
 //! JSON bodies: declared as such, within the size limit, syntactically right.
 
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::extract::FromRequest;
 use axum::extract::Request;
@@ -9,6 +11,7 @@ use axum::http::header::CONTENT_TYPE;
 use axum::http::header::EXPECT;
 use http_body_util::BodyExt;
 use serde_json::Value;
+use tokio::time::timeout;
 
 use crate::error::ApiError;
 use crate::routes::AppState;
@@ -16,6 +19,9 @@ use crate::routes::AppState;
 /// How many times the limit is read and thrown away before the connection is
 /// closed on a client that keeps sending.
 const DISCARDED_LIMITS: usize = 8;
+
+/// How long a client may pause within a body.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The body of a request as JSON, not yet checked for its fields.
 pub(crate) struct JsonBody(pub(crate) Value);
@@ -39,9 +45,11 @@ fn check_head(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
     if !media_type.is_some_and(|value| value.trim().eq_ignore_ascii_case("application/json")) {
         return Err(ApiError::ContentType);
     }
-    // Whoever waits for leave to send the body can be told at once.
+    // Whoever waits for leave to send the body can be told at once, and so can whoever announces
+    // more than would ever be read.
     let announced = header(CONTENT_LENGTH).and_then(|value| value.parse().ok());
-    if headers.contains_key(EXPECT) && announced.is_some_and(|length: u64| length > limit as u64) {
+    let most = if headers.contains_key(EXPECT) { limit } else { limit * DISCARDED_LIMITS };
+    if announced.is_some_and(|length: u64| length > most as u64) {
         return Err(ApiError::BodyTooLarge { limit });
     }
     Ok(())
@@ -52,7 +60,9 @@ fn check_head(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
 async fn read(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     let mut length = 0_usize;
-    while let Some(frame) = body.frame().await {
+    loop {
+        let stalled = |_| ApiError::BodyTimeout { seconds: PATIENCE.as_secs() };
+        let Some(frame) = timeout(PATIENCE, body.frame()).await.map_err(stalled)? else { break };
         let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
         let Some(data) = frame.data_ref() else { continue };
         length = length.saturating_add(data.len());

@@ -3,6 +3,7 @@
 use axum::Json;
 use axum::extract::Path;
 use axum::extract::State;
+use axum::extract::rejection::PathRejection;
 use serde::Serialize;
 
 use crate::error::ApiError;
@@ -41,8 +42,9 @@ pub(crate) async fn list(State(state): State<AppState>) -> Json<ModelList> {
 
 pub(crate) async fn retrieve(
     State(state): State<AppState>,
-    Path(name): Path<String>,
+    name: Result<Path<String>, PathRejection>,
 ) -> Result<Json<ModelObject>, ApiError> {
+    let Path(name) = name.map_err(|_| ApiError::field("name", "is not valid UTF-8"))?;
     if name == state.options().model_name {
         Ok(Json(served(&state)))
     } else {

@@ -1,6 +1,8 @@
 //! The phases of an answer.
 
-use super::markup::{Ahead, CALL_END, FUNCTION, MAX_GAP, Named, Seen, THINK, THINK_END};
+use super::markup::{
+    Ahead, CALL_END, FUNCTION, MAX_GAP, Named, Seen, THINK, THINK_END, cut_opening,
+};
 use super::stop::StopFilter;
 use super::tool_call::{Call, Step};
 use super::values::ToolSchemas;
@@ -66,12 +68,32 @@ impl Machine {
 
     pub(super) fn finish(&mut self, text: &str) -> Vec<OutputEvent> {
         self.input.push_str(text);
+        self.run(false);
+        self.drop_cut_markup();
         self.run(true);
         if let Phase::Call(call) = std::mem::replace(&mut self.phase, Phase::Content) {
             call.finish(&mut self.output);
         }
         self.output.finish();
         std::mem::take(&mut self.output.events)
+    }
+
+    /// Where an answer was cut inside the markup of a call, what came of the markup is neither
+    /// content nor part of a value.
+    fn drop_cut_markup(&mut self) {
+        let keep = match &self.phase {
+            Phase::Call(call) => call.kept(&self.input),
+            Phase::BeforeContent { after_call: true }
+                if CALL_END.starts_with(self.input.trim_start()) =>
+            {
+                Some(0)
+            }
+            _ if self.tools.is_empty() => None,
+            _ => cut_opening(&self.input),
+        };
+        if let Some(keep) = keep {
+            self.input.truncate(keep);
+        }
     }
 
     fn run(&mut self, ended: bool) {

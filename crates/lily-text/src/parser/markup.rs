@@ -16,6 +16,44 @@ const MAX_NAME: usize = 256;
 /// Longest run of white space looked across between two tags.
 pub(super) const MAX_GAP: usize = 256;
 
+/// Where a call was being opened when the text ended: `<tool_call>` with no complete function tag
+/// behind it.
+pub(super) fn cut_opening(text: &str) -> Option<usize> {
+    let at = text.rfind(CALL)?;
+    let rest = text[at + CALL.len()..].trim_start();
+    (FUNCTION.starts_with(rest) || is_cut_name(rest, FUNCTION)).then_some(at)
+}
+
+/// Where the markup of a call starts with which the text ends, its last tag being cut (or, at the
+/// very end, only line breaks).
+pub(super) fn cut_markup(text: &str) -> Option<usize> {
+    let line_break = text.len() - text.trim_end_matches(['\r', '\n']).len();
+    let tags = text.match_indices('<').map(|(at, _)| at).find(|&at| ends_in_cut_tag(&text[at..]));
+    tags.or((line_break > 0).then_some(text.len()))
+}
+
+fn ends_in_cut_tag(text: &str) -> bool {
+    const TAGS: [&str; 6] = [PARAMETER_END, FUNCTION_END, CALL_END, CALL, FUNCTION, PARAMETER];
+    let mut rest = text;
+    loop {
+        if TAGS.iter().any(|tag| tag.starts_with(rest))
+            || [FUNCTION, PARAMETER].iter().any(|tag| is_cut_name(rest, tag))
+        {
+            return true;
+        }
+        let complete = [PARAMETER_END, FUNCTION_END, CALL_END, CALL];
+        match complete.iter().find_map(|tag| rest.strip_prefix(tag)) {
+            Some(behind) => rest = behind.trim_start(),
+            None => return false,
+        }
+    }
+}
+
+/// `<function=NA`: a name that has not ended.
+fn is_cut_name(text: &str, tag: &str) -> bool {
+    text.strip_prefix(tag).is_some_and(|name| !name.contains(['>', '\n']))
+}
+
 /// Outcome of looking for something at the start of a text.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Seen<T> {

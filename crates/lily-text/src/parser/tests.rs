@@ -310,9 +310,32 @@ fn a_call_that_is_cut_off_shows_what_there_is_and_never_ends() {
 }
 
 #[test]
-fn a_call_cut_off_before_its_name_is_text() {
-    let text = "Look: <tool_call>\n<function=get_we";
-    assert_eq!(split(&with_tools(answering()), text), pair("", text));
+fn markup_that_is_cut_off_is_neither_content_nor_value() {
+    let paris = |arguments: &str, ended| ("get_weather".to_owned(), arguments.to_owned(), ended);
+    let opened = "Let me see.\n<tool_call>\n<function=get_weather>\n<parameter=city>\nParis";
+    let complete = "\n</parameter>\n</function>\n</tool_call>";
+    let second = format!("{opened}{complete}\n<tool_call>\n<function=get");
+    for end in [
+        "<tool_call>",
+        "<tool_call>\n<func",
+        "<tool_call>\n<function",
+        "<tool_call>\n<function=get_w",
+    ] {
+        let answer = parse(&with_tools(answering()), &format!("Let me see.\n{end}"));
+        assert_eq!((answer.content.trim_end(), answer.calls.len()), ("Let me see.", 0), "{end}");
+    }
+    let answer = parse(&with_tools(answering()), &second);
+    assert_eq!(answer.calls, [paris(r#"{"city":"Paris"}"#, true)]);
+    assert_eq!(answer.content, "Let me see.");
+    for end in ["", "\n", "\n<", "\n</para", "\n</parameter"] {
+        let answer = parse(&with_tools(answering()), &format!("{opened}{end}"));
+        assert_eq!(answer.calls, [paris(r#"{"city":"Paris"#, false)], "{end}");
+    }
+    for end in ["\n</parameter>", "\n</parameter>\n</funct", "\n</parameter>\n</function>\n</to"] {
+        let answer = parse(&with_tools(answering()), &format!("{opened}{end}"));
+        assert_eq!(answer.calls, [paris(r#"{"city":"Paris"}"#, true)], "{end}");
+        assert_eq!(answer.content, "Let me see.", "{end}");
+    }
 }
 
 #[test]

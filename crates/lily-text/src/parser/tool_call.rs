@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::machine::Output;
 use super::markup::{
-    Ahead, CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, Seen,
+    Ahead, CALL, CALL_END, FUNCTION, FUNCTION_END, PARAMETER, PARAMETER_END, Seen, cut_markup,
 };
 use super::values::{ToolSchemas, Types, escape, quote};
 
@@ -183,6 +183,22 @@ impl Call {
             }
             Seen::Maybe => Step::Wait,
         }
+    }
+
+    /// Where undecided text stops being this call's when no more text comes; `None` keeps all.
+    pub(super) fn kept(&self, text: &str) -> Option<usize> {
+        let at = cut_markup(text)?;
+        if self.value.is_none() {
+            return Some(at);
+        }
+        let closing = [PARAMETER_END, FUNCTION_END, CALL_END];
+        if let Some(tag) = closing.iter().find(|tag| text[at..].starts_with(**tag)) {
+            return Some(at + tag.len());
+        }
+        // The line break before a closing tag is not part of the value.
+        let value = &text[..at];
+        let value = value.strip_suffix('\n').unwrap_or(value);
+        Some(value.strip_suffix('\r').unwrap_or(value).len())
     }
 
     /// The call is complete.
