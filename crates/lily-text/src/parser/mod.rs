@@ -98,7 +98,8 @@ pub enum OutputEvent {
 ///   arguments stop in the middle and no [`OutputEvent::ToolCallEnd`] follows.
 ///   They are deliberately not completed to valid JSON, so that half a command
 ///   cannot be taken for a whole one. A call whose last parameter was closed
-///   counts as complete. Cut off before its name is known, a call is text.
+///   counts as complete. Tags that are cut themselves are dropped, and so is a
+///   call cut off before its name is known: there is nothing in it yet.
 /// - *Stop strings* match in the content only, not in reasoning and not inside
 ///   a call, which would cut it in half. They see neither tags nor the white
 ///   space that is dropped after them.
