@@ -18,6 +18,7 @@ mod json;
 mod layout;
 pub mod manifest;
 mod names;
+pub mod packed;
 mod parse;
 mod quantization;
 pub mod random;

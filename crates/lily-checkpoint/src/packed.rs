@@ -1,0 +1,107 @@
+//! Matrices as graphics processors read them.
+//!
+//! One block of bytes per matrix: first the stored words `[experts][rows][row bytes]`, exactly as in
+//! the checkpoint; then, at the next multiple of [`PackedMatrix::ALIGN`], the side table
+//! `[experts][rows][groups]` with scale and bias of a group side by side, so that one load fetches
+//! both. Float matrices have no side table.
+
+use std::ops::Range;
+
+use crate::checkpoint::{Checkpoint, MatrixPart};
+use crate::error::CheckpointError;
+use crate::manifest::{Dtype, MatrixFormat, MatrixShape};
+
+/// Where the parts of a packed matrix lie.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PackedMatrix {
+    /// What is packed.
+    pub shape: MatrixShape,
+    /// Bytes of one row of words.
+    pub row_bytes: u64,
+    /// Bytes of one row of the side table; 0 for float matrices.
+    pub side_row_bytes: u64,
+    /// Where the side table starts, in bytes.
+    pub side_offset: u64,
+    /// Size of the whole, in bytes; a multiple of [`PackedMatrix::ALIGN`].
+    pub bytes: u64,
+}
+
+impl PackedMatrix {
+    /// Alignment of the side table and of the size, in bytes.
+    pub const ALIGN: u64 = 256;
+
+    /// The layout of a matrix, or `None` where its size overflows.
+    pub fn of(shape: &MatrixShape) -> Option<PackedMatrix> {
+        let (row_bytes, side_row_bytes) = match shape.format {
+            MatrixFormat::Affine { bits, group_size, scale } => {
+                let groups = shape.cols.checked_div(group_size)? as u64;
+                let words = (shape.cols as u64).checked_mul(u64::from(bits))? / 8;
+                (words, groups.checked_mul(2 * scale.bytes() as u64)?)
+            }
+            MatrixFormat::Float(dtype) => {
+                ((shape.cols as u64).checked_mul(dtype.bytes() as u64)?, 0)
+            }
+        };
+        let rows = (shape.n_experts as u64).checked_mul(shape.rows as u64)?;
+        let align = |bytes: u64| bytes.checked_next_multiple_of(Self::ALIGN);
+        let side_offset = align(rows.checked_mul(row_bytes)?)?;
+        let bytes = side_offset.checked_add(align(rows.checked_mul(side_row_bytes)?)?)?;
+        Some(PackedMatrix { shape: *shape, row_bytes, side_row_bytes, side_offset, bytes })
+    }
+
+    /// Bytes of the words of some rows of one expert.
+    pub fn words(&self, expert: usize, rows: &Range<usize>) -> Range<u64> {
+        self.rows(0, self.row_bytes, expert, rows)
+    }
+
+    /// Bytes of the side table of some rows of one expert.
+    pub fn side(&self, expert: usize, rows: &Range<usize>) -> Range<u64> {
+        self.rows(self.side_offset, self.side_row_bytes, expert, rows)
+    }
+
+    fn rows(&self, start: u64, row_bytes: u64, expert: usize, rows: &Range<usize>) -> Range<u64> {
+        let first = (expert * self.shape.rows + rows.start) as u64;
+        let at = start + first * row_bytes;
+        at..at + rows.len() as u64 * row_bytes
+    }
+}
+
+impl Checkpoint {
+    /// Fills the words and the side table of some rows of one expert's matrix: `words` and `side` are
+    /// exactly the byte ranges of [`PackedMatrix::words`] and [`PackedMatrix::side`].
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read_rows`].
+    ///
+    /// # Panics
+    /// When the name, the expert, the rows or the sizes contradict the manifest.
+    pub fn pack_rows(
+        &self,
+        name: &str,
+        expert: usize,
+        rows: Range<usize>,
+        words: &mut [u8],
+        side: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        self.read_rows(name, MatrixPart::Weight, expert, rows.clone(), words)?;
+        if side.is_empty() {
+            return Ok(());
+        }
+        let mut half = vec![0; side.len() / 2];
+        let info = self.manifest().get(name).expect("read above");
+        let width = match info.shape {
+            crate::manifest::WeightShape::Matrix(MatrixShape {
+                format: MatrixFormat::Affine { scale, .. },
+                ..
+            }) => scale.bytes(),
+            _ => Dtype::F32.bytes(),
+        };
+        for (part, at) in [(MatrixPart::Scales, 0), (MatrixPart::Biases, width)] {
+            self.read_rows(name, part, expert, rows.clone(), &mut half)?;
+            for (pair, number) in side.chunks_exact_mut(2 * width).zip(half.chunks_exact(width)) {
+                pair[at..at + width].copy_from_slice(number);
+            }
+        }
+        Ok(())
+    }
+}
