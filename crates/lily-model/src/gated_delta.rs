@@ -24,10 +24,11 @@ pub(crate) fn layer(b: &mut Builder<'_>, path: &str, x: &Region) -> Result<(), M
     let decay = b.project(&name("in_proj_a"), &h, value_heads, hidden)?;
 
     let weight = b.conv(&name("conv1d"), channels, width)?;
-    let conv_state = [width.saturating_sub(1), channels];
+    let conv_state = [width, channels];
     let state = b.buffer(format!("{path}.conv_state"), Elem::F32, &conv_state, BufferClass::State);
     let conv = b.scratch(name("conv"), rows, channels);
-    let op = Conv { x: qkv, weight, state, out: conv.clone(), rows, channels, width };
+    let control = b.control.clone();
+    let op = Conv { control, x: qkv, weight, state, out: conv.clone(), rows, channels, width };
     b.push(name("conv"), Op::Conv(op));
 
     let a_log = b.vector(&name("A_log"), value_heads)?;

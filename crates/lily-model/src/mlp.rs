@@ -34,7 +34,8 @@ fn swiglu(b: &mut Builder<'_>, path: &str, h: &Region, n: usize) -> Result<Regio
     if b.options.fusions.swiglu {
         let (gate, up) = (b.matrix(&gate, n, k)?, b.matrix(&up, n, k)?);
         let out = b.scratch(&name, rows, n);
-        let op = GatedLinear { x: h.clone(), gate, up, out: out.clone(), rows, n, k };
+        let (x, norm) = (h.clone(), None);
+        let op = GatedLinear { x, norm, gate, up, out: out.clone(), rows, n, k };
         b.push(name, Op::GatedLinear(op));
         return Ok(out);
     }

@@ -156,13 +156,15 @@ fn place(plan: &Plan, step: &str, operand: &Operand<'_>) -> Result<(), PlanError
         Home::Control => {
             (region.buffer != plan.ports.control).then(|| "the control block".to_owned())
         }
+        Home::Tokens => (region.buffer != plan.ports.tokens).then(|| "the token input".to_owned()),
     };
     if let Some(expected) = home {
         let found = buffer.class;
         let buffer = buffer.name.clone();
         return Err(PlanError::Home { step, operand: name, buffer, expected, found });
     }
-    if operand.access.writes() && buffer.class == BufferClass::Input {
+    let drives = matches!(operand.home, Home::Control | Home::Tokens);
+    if operand.access.writes() && buffer.class == BufferClass::Input && !drives {
         let buffer = buffer.name.clone();
         return Err(PlanError::WriteToInput { step, operand: name, buffer });
     }

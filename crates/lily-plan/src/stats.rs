@@ -1,6 +1,7 @@
 //! What a run of a plan moves and computes, from its facts alone.
 
-use crate::buffer::{BufferClass, WeightId};
+use crate::access::WeightUse;
+use crate::buffer::BufferClass;
 use crate::op::Op;
 use crate::plan::Plan;
 use crate::valid::ValidPlan;
@@ -83,36 +84,34 @@ fn work(plan: &Plan, op: &Op, position: usize) -> Work {
         .filter(|o| plan.buffer(o.region.buffer).class == BufferClass::State)
         .map(|o| o.region.bytes.end - o.region.bytes.start)
         .sum();
-    let whole = |id: WeightId| plan.weight(id).bytes;
-    let all: u64 = signature.weights.iter().fold(0, |sum, w| sum.saturating_add(whole(w.id)));
     let weight_bytes = match op {
         Op::Embed(o) => {
             let table = plan.weight(o.table);
             share(table.bytes, o.rows, table.rows)
         }
-        Op::ExpertLinear(o) => share(all, o.rows.saturating_mul(o.top_k), o.n_experts),
-        Op::ExpertGatedLinear(o) => share(all, o.rows.saturating_mul(o.top_k), o.n_experts),
-        Op::RmsNorm(_)
-        | Op::Linear(_)
-        | Op::GatedLinear(_)
-        | Op::SwiGlu(_)
-        | Op::Add(_)
-        | Op::Conv(_)
-        | Op::GatedDelta(_)
-        | Op::GatedRmsNorm(_)
-        | Op::RopeAppend(_)
-        | Op::Attention(_)
-        | Op::OutputGate(_)
-        | Op::Route(_)
-        | Op::GroupByExpert(_)
-        | Op::MoeCombine(_)
-        | Op::LastRow(_) => all,
+        _ => {
+            let slots = slots(op);
+            let used = |w: &WeightUse| share(plan.weight(w.id).bytes, slots, w.n_experts);
+            signature.weights.iter().fold(0u64, |sum, w| sum.saturating_add(used(w)))
+        }
     };
     Work {
         weight_bytes,
         state_bytes,
         kv_bytes: kv_bytes(plan, op, position),
         flops: flops(op, position),
+    }
+}
+
+/// Rows that are dealt out to experts: the most of a routed weight's matrices that a run can read.
+fn slots(op: &Op) -> usize {
+    match op {
+        Op::ExpertLinear(o) => o.rows.saturating_mul(o.top_k),
+        Op::ExpertGatedLinear(o) => o.rows.saturating_mul(o.top_k),
+        Op::RoutedGatedLinear(o) => o.top_k,
+        Op::RoutedDown(o) => o.top_k,
+        // No routed weights: all of each weight is read.
+        _ => usize::MAX,
     }
 }
 
@@ -133,22 +132,12 @@ fn kv_bytes(plan: &Plan, op: &Op, position: usize) -> u64 {
             let tokens = context(o.capacity, position, o.rows);
             (&o.k_cache, tokens, [2, o.n_kv_heads, o.head_dim])
         }
-        Op::Embed(_)
-        | Op::RmsNorm(_)
-        | Op::Linear(_)
-        | Op::GatedLinear(_)
-        | Op::SwiGlu(_)
-        | Op::Add(_)
-        | Op::Conv(_)
-        | Op::GatedDelta(_)
-        | Op::GatedRmsNorm(_)
-        | Op::OutputGate(_)
-        | Op::Route(_)
-        | Op::GroupByExpert(_)
-        | Op::ExpertLinear(_)
-        | Op::ExpertGatedLinear(_)
-        | Op::MoeCombine(_)
-        | Op::LastRow(_) => return 0,
+        Op::AttentionSplit(o) => {
+            // Appends one token, then reads all.
+            let tokens = 1 + context(o.capacity, position, 1);
+            (&o.k_cache, tokens, [2, o.n_kv_heads, o.head_dim])
+        }
+        _ => return 0,
     };
     let elem = plan.buffer(region.buffer).elem.bytes();
     product(&shape).saturating_mul(tokens as u64).saturating_mul(elem)
@@ -158,11 +147,33 @@ fn flops(op: &Op, position: usize) -> u64 {
     match op {
         Op::Linear(o) => product(&[2, o.rows, o.n, o.k]),
         Op::GatedLinear(o) => product(&[4, o.rows, o.n, o.k]),
+        Op::StackedLinear(o) => {
+            let n = o.parts.iter().fold(0usize, |n, part| n.saturating_add(part.n));
+            product(&[2, o.rows, n, o.k])
+        }
         Op::ExpertLinear(o) => product(&[2, o.rows, o.top_k, o.n, o.k]),
         Op::ExpertGatedLinear(o) => product(&[4, o.rows, o.top_k, o.n, o.k]),
         Op::Conv(o) => product(&[2, o.rows, o.channels, o.width]),
         // Decay, S k, the rank-one update and S q: 1 + 2 + 2 + 2 per element of the state.
         Op::GatedDelta(o) => product(&[7, o.rows, o.value_heads, o.value_dim, o.key_dim]),
+        Op::DeltaMix(o) => {
+            let (keys, values) = (product(&[o.key_heads, o.key_dim]), [o.value_heads, o.value_dim]);
+            let channels = keys.saturating_mul(2).saturating_add(product(&values));
+            let conv = channels.saturating_mul(product(&[2, o.width]));
+            conv.saturating_add(product(&[7, o.value_heads, o.value_dim, o.key_dim]))
+        }
+        Op::AttentionSplit(o) => {
+            product(&[4, o.n_heads, o.head_dim, context(o.capacity, position, 1)])
+        }
+        Op::AttentionMerge(o) => product(&[2, o.n_splits, o.n_heads, o.head_dim]),
+        Op::RoutedGatedLinear(o) => {
+            let routed = product(&[4, o.top_k, o.n, o.k]);
+            routed.saturating_add(product(&[4, o.shared_n, o.k]))
+        }
+        Op::RoutedDown(o) => {
+            let routed = product(&[2, o.top_k, o.dim, o.n + 1]);
+            routed.saturating_add(product(&[2, o.dim, o.shared_n + 1]))
+        }
         Op::Attention(o) => {
             // Row i sees the rows up to itself: the mean of the first and the last context.
             let last = context(o.capacity, position, o.rows);
@@ -179,6 +190,8 @@ fn flops(op: &Op, position: usize) -> u64 {
         | Op::OutputGate(_)
         | Op::Route(_)
         | Op::GroupByExpert(_)
-        | Op::LastRow(_) => 0,
+        | Op::LastRow(_)
+        | Op::ArgmaxParts(_)
+        | Op::Advance(_) => 0,
     }
 }

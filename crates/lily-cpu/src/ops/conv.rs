@@ -39,16 +39,19 @@ impl Kernel for Conv {
 
     fn task(&self, run: &Run<'_>, part: Part, _: &mut Workspace) {
         let op = &self.op;
-        let (rows, kept) = (run.rows(op.rows), op.width - 1);
+        let (rows, kept, position) = (run.rows(op.rows), op.width - 1, run.active.position);
         let channels = part.of_units(op.channels, CHANNEL_UNIT);
         let row = |t: usize| t * op.channels + channels.start..t * op.channels + channels.end;
-        // Row `i` of the state followed by the chunk.
+        // Slot of the row `after` positions behind the first that the chunk looks back to. Slots of
+        // positions before the first token were never written: they are zero.
+        let slot = |after: usize| (position + 1 + after) % op.width;
+        // Row `i` of what lies before the chunk, followed by the chunk.
         let input = |i: usize| {
             // SAFETY: the plan's hazards exclude writers of `x`; state in these channels is this
             // task's own, and no exclusive slice of it lives while this one does.
             unsafe {
                 if i < kept {
-                    run.memory.read::<f32>(&op.state, row(i))
+                    run.memory.read::<f32>(&op.state, row(slot(i)))
                 } else {
                     run.memory.read::<f32>(&op.x, row(i - kept))
                 }
@@ -69,16 +72,11 @@ impl Kernel for Conv {
                 activate(run.isa, out);
             }
         }
-        // Ascending, so that a state row is read (by a chunk shorter than the state) before it is
-        // overwritten.
-        for i in 0..kept {
-            let from = input(i + rows).as_ptr();
-            // SAFETY: state in these channels is this task's own; source and target are different
-            // rows (`rows` is at least 1) of `channels.len()` elements each, both checked above.
-            unsafe {
-                let to = run.memory.locate::<f32>(&op.state, row(i));
-                std::ptr::copy_nonoverlapping(from, to, channels.len());
-            }
+        for t in rows.saturating_sub(op.width)..rows {
+            let raw = input(kept + t);
+            // SAFETY: state in these channels is this task's own, and no slice of it lives.
+            let kept = unsafe { run.memory.write::<f32>(&op.state, row(slot(kept + t))) };
+            kept.copy_from_slice(raw);
         }
     }
 }
@@ -150,10 +148,11 @@ mod tests {
             for isa in Isa::available() {
                 for chunk in [1, 2, 3, 5, 13] {
                     let mut bench = Bench::default();
-                    let state = bench.f32s(&vec![0.0; (width - 1) * channels]);
+                    let state = bench.f32s(&vec![0.0; width * channels]);
                     let input = bench.f32s(&vec![0.0; chunk * channels]);
                     let out = bench.f32s(&vec![0.0; chunk * channels]);
                     let op = op::Conv {
+                        control: bench.u32s(&[0, 0]),
                         x: input.clone(),
                         weight: lily_plan::buffer::WeightId(0),
                         state,
@@ -164,10 +163,10 @@ mod tests {
                     };
                     let kernel = Conv { op, taps: taps_first(&weight, width) };
                     let mut got = Vec::new();
-                    for x in x.chunks(chunk * channels) {
+                    for (i, x) in x.chunks(chunk * channels).enumerate() {
                         bench.set_f32s(&input, x);
                         let rows = x.len() / channels;
-                        bench.run(&kernel, isa, Active { position: 0, rows });
+                        bench.run(&kernel, isa, Active { position: i * chunk, rows });
                         got.extend_from_slice(&bench.get_f32s(&out)[..x.len()]);
                     }
                     for (got, want) in got.iter().zip(&want) {

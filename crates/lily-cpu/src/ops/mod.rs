@@ -135,6 +135,14 @@ pub(crate) fn compile(op: &Op, weights: &Weights<'_>) -> Result<Box<dyn Kernel>,
         Op::ExpertGatedLinear(op) => Box::new(linear::ExpertGatedLinear::new(op, weights)),
         Op::MoeCombine(op) => Box::new(moe::MoeCombine(op)),
         Op::LastRow(op) => Box::new(elementwise::LastRow(op)),
+        Op::StackedLinear(_)
+        | Op::DeltaMix(_)
+        | Op::AttentionSplit(_)
+        | Op::AttentionMerge(_)
+        | Op::RoutedGatedLinear(_)
+        | Op::RoutedDown(_)
+        | Op::ArgmaxParts(_)
+        | Op::Advance(_) => panic!("the CPU does not run fused decode steps yet"),
     })
 }
 
@@ -159,5 +167,13 @@ pub(crate) fn kind(op: &Op) -> &'static str {
         Op::ExpertGatedLinear(_) => "expert_gated_linear",
         Op::MoeCombine(_) => "moe_combine",
         Op::LastRow(_) => "last_row",
+        Op::StackedLinear(_) => "stacked_linear",
+        Op::DeltaMix(_) => "delta_mix",
+        Op::AttentionSplit(_) => "attention_split",
+        Op::AttentionMerge(_) => "attention_merge",
+        Op::RoutedGatedLinear(_) => "routed_gated_linear",
+        Op::RoutedDown(_) => "routed_down",
+        Op::ArgmaxParts(_) => "argmax_parts",
+        Op::Advance(_) => "advance",
     }
 }
