@@ -24,6 +24,34 @@ pub enum Module {
     Tensor,
 }
 
+impl Module {
+    /// All of them, in the order of their declaration.
+    pub const ALL: [Module; 8] = [
+        Module::Embed,
+        Module::Norm,
+        Module::Linear,
+        Module::Attention,
+        Module::GatedDelta,
+        Module::Moe,
+        Module::Sample,
+        Module::Tensor,
+    ];
+
+    /// The folder under `kernels/`, and the name of its `.metal` file.
+    pub fn folder(self) -> &'static str {
+        match self {
+            Module::Embed => "embed",
+            Module::Norm => "norm",
+            Module::Linear => "linear",
+            Module::Attention => "attention",
+            Module::GatedDelta => "gated_delta",
+            Module::Moe => "moe",
+            Module::Sample => "sample",
+            Module::Tensor => "tensor",
+        }
+    }
+}
+
 /// One kernel with all its constants: an instantiation of a template of its module.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Kernel {

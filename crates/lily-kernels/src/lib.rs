@@ -10,3 +10,5 @@
 #![forbid(unsafe_code)]
 
 pub mod launch;
+pub mod params;
+pub mod sources;

@@ -1,0 +1,3 @@
+#include <metal_stdlib>
+using namespace metal;
+#include "common/prelude.h"
