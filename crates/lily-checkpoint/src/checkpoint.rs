@@ -2,6 +2,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::Arc;
 
 use half::{bf16, f16};
 
@@ -9,7 +10,9 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::CheckpointError;
 use crate::fields::CONFIG;
 use crate::layout::{Array, Layout, Location, Span, match_weights, row_bytes};
-use crate::manifest::{Dtype, Manifest, WeightShape};
+use crate::manifest::{Dtype, Manifest, MatrixFormat, MatrixShape, WeightShape};
+use crate::map::Mapping;
+use crate::packed::PackedMatrix;
 use crate::parse::{GENERATION, ParsedConfig, parse_config, parse_generation};
 use crate::quantization::Quantization;
 use crate::shards::Shards;
@@ -50,12 +53,13 @@ pub(crate) fn read_config(source: &Source) -> Result<ParsedConfig, CheckpointErr
 }
 
 impl Checkpoint {
-    /// Opens a directory (`config.json` and safetensors) and checks all of it; no weight is read yet.
+    /// Opens a directory (`config.json` and safetensors) or a `.lily` file and checks all of it; no
+    /// weight is read yet.
     ///
     /// # Errors
     /// The first broken rule.
-    pub fn open(dir: &Path) -> Result<Self, CheckpointError> {
-        Self::from_source(Source::directory(dir)?)
+    pub fn open(path: &Path) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::at(path)?)
     }
 
     /// Opens files that are in memory, by file name (the embedded demo model).
@@ -73,13 +77,17 @@ impl Checkpoint {
             Some(bytes) => parse_generation(&bytes)?,
             None => GenerationConfig::default(),
         };
-        let mut shards = Shards::open(&source)?;
-        let Layout { manifest, locations, tied, warnings } =
-            match_weights(&config, &quantization, &mut shards)?;
+        let (layout, files) = match &source {
+            Source::Pack(pack) => (pack.layout(&config)?, vec![Source::whole(pack)]),
+            Source::Directory(_) | Source::Memory(_) => {
+                let mut shards = Shards::open(&source)?;
+                let mut layout = match_weights(&config, &quantization, &mut shards)?;
+                layout.warnings.splice(0..0, shards.warnings);
+                (layout, shards.files)
+            }
+        };
+        let Layout { manifest, locations, tied, warnings } = layout;
         config.tie_word_embeddings = tied;
-        let Shards { files, warnings: mut all_warnings, .. } = shards;
-        all_warnings.extend(warnings);
-        let warnings = all_warnings;
         Ok(Checkpoint { source, config, generation, manifest, locations, files, warnings })
     }
 
@@ -131,8 +139,13 @@ impl Checkpoint {
         out: &mut [u8],
     ) -> Result<(), CheckpointError> {
         let (shape, location) = self.weight(name);
-        let (WeightShape::Matrix(matrix), Location::Matrix { weight, affine }) = (shape, location)
-        else {
+        let WeightShape::Matrix(matrix) = shape else { panic!("{name} is not a matrix") };
+        assert!(expert < matrix.n_experts, "{name} has no expert {expert}");
+        assert!(rows.start <= rows.end && rows.end <= matrix.rows, "{name} has no rows {rows:?}");
+        if let &Location::Packed { span } = location {
+            return self.read_packed_rows(span, &matrix, part, expert, &rows, out);
+        }
+        let Location::Matrix { weight, affine } = location else {
             panic!("{name} is not a matrix");
         };
         let (weight_bytes, scale_bytes) = row_bytes(matrix.format, matrix.cols);
@@ -142,11 +155,64 @@ impl Checkpoint {
             (MatrixPart::Biases, Some((_, biases))) => (biases, scale_bytes),
             (_, None) => panic!("{name} has no {part:?}"),
         };
-        assert!(expert < matrix.n_experts, "{name} has no expert {expert}");
-        assert!(rows.start <= rows.end && rows.end <= matrix.rows, "{name} has no rows {rows:?}");
         assert_eq!(out.len(), rows.len() * row_bytes, "buffer for rows {rows:?} of {name}");
         let Span { file, offset } = array.expert(expert);
         self.files[file].read_at(offset + (rows.start * row_bytes) as u64, out)
+    }
+
+    fn read_packed_rows(
+        &self,
+        span: Span,
+        matrix: &MatrixShape,
+        part: MatrixPart,
+        expert: usize,
+        rows: &Range<usize>,
+        out: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        let packed = PackedMatrix::of(matrix).expect("checked when the file was opened");
+        let file = &self.files[span.file];
+        if part == MatrixPart::Weight {
+            let words = packed.words(expert, rows);
+            assert_eq!(out.len() as u64, words.end - words.start, "buffer for rows {rows:?}");
+            return file.read_at(span.offset + words.start, out);
+        }
+        let side = packed.side(expert, rows);
+        let mut pairs = vec![0; (side.end - side.start) as usize];
+        assert_eq!(out.len() * 2, pairs.len(), "buffer for rows {rows:?}");
+        file.read_at(span.offset + side.start, &mut pairs)?;
+        let MatrixFormat::Affine { scale, .. } = matrix.format else {
+            panic!("a float matrix has no {part:?}");
+        };
+        let width = scale.bytes();
+        let at = if part == MatrixPart::Scales { 0 } else { width };
+        for (number, pair) in out.chunks_exact_mut(width).zip(pairs.chunks_exact(2 * width)) {
+            number.copy_from_slice(&pair[at..at + width]);
+        }
+        Ok(())
+    }
+
+    /// The mapped `.lily` file, and where in it a weight lies as devices use it: matrices as
+    /// [`crate::packed`] lays them out, everything else as `f32`. `None` for other checkpoints.
+    ///
+    /// # Panics
+    /// When the manifest has no such weight.
+    pub fn mapped(&self, name: &str) -> Option<(Arc<Mapping>, Range<usize>)> {
+        let Source::Pack(pack) = &self.source else { return None };
+        let entry = pack.weight(name).unwrap_or_else(|| panic!("no weight is called {name}"));
+        let range = entry.offset as usize..(entry.offset + entry.bytes) as usize;
+        Some((Arc::clone(pack.mapping()), range))
+    }
+
+    /// Compares every weight of a `.lily` file with its checksum; other checkpoints have none, and
+    /// pass. `progress` is told the bytes done and in all.
+    ///
+    /// # Errors
+    /// [`CheckpointError::Pack`] for the first damaged weight.
+    pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), CheckpointError> {
+        match &self.source {
+            Source::Pack(pack) => pack.verify_weights(progress),
+            Source::Directory(_) | Source::Memory(_) => Ok(()),
+        }
     }
 
     /// A vector widened to `f32`, norms with their effective weight.

@@ -22,7 +22,7 @@ use crate::source::Source;
 /// # Errors
 /// The first rule that `config.json` breaks.
 pub fn describe(dir: &Path) -> Result<(ModelConfig, Manifest), CheckpointError> {
-    let source = Source::directory(dir)?;
+    let source = Source::at(dir)?;
     let ParsedConfig { model, root } = read_config(&source)?;
     let quantization = Quantization::parse(&root)?;
     let dtype = if quantization.is_present() { Dtype::Bf16 } else { stored_dtype(&root) };

@@ -13,6 +13,15 @@ pub enum CheckpointError {
         #[source]
         source: std::io::Error,
     },
+    /// A `.lily` file breaks a rule of its format.
+    #[error("cannot use {file}")]
+    Pack {
+        /// File name.
+        file: String,
+        /// The rule.
+        #[source]
+        source: crate::pack::PackError,
+    },
     /// The path is not a directory.
     #[error("{path} is not a directory")]
     NotADirectory {

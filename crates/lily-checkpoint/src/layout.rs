@@ -44,6 +44,10 @@ pub(crate) enum Location {
         weight: Array,
         affine: Option<(Array, Array)>,
     },
+    /// As [`crate::packed`] lays it out.
+    Packed {
+        span: Span,
+    },
     /// `plus_one`: add one when widening.
     Vector {
         span: Span,

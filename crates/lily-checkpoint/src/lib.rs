@@ -6,7 +6,7 @@
 //!
 //! What it deliberately lacks: devices, tokens, and arithmetic on weights other than widening
 //! small vectors to `f32`.
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 pub mod checkpoint;
 pub mod config;
@@ -17,7 +17,9 @@ mod fields;
 mod json;
 mod layout;
 pub mod manifest;
+mod map;
 mod names;
+pub mod pack;
 pub mod packed;
 mod parse;
 mod quantization;
@@ -31,3 +33,4 @@ pub mod write;
 pub use checkpoint::{Checkpoint, MatrixPart};
 pub use describe::describe;
 pub use error::CheckpointError;
+pub use map::Mapping;

@@ -9,7 +9,7 @@ use std::ops::Range;
 
 use crate::checkpoint::{Checkpoint, MatrixPart};
 use crate::error::CheckpointError;
-use crate::manifest::{Dtype, MatrixFormat, MatrixShape};
+use crate::manifest::{MatrixFormat, MatrixShape, WeightShape};
 
 /// Where the parts of a packed matrix lie.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,14 +67,67 @@ impl PackedMatrix {
 }
 
 impl Checkpoint {
-    /// Fills the words and the side table of some rows of one expert's matrix: `words` and `side` are
-    /// exactly the byte ranges of [`PackedMatrix::words`] and [`PackedMatrix::side`].
+    /// Fills the words of some rows of one expert's matrix: exactly [`PackedMatrix::words`] bytes.
     ///
     /// # Errors
     /// As [`Checkpoint::read_rows`].
     ///
     /// # Panics
-    /// When the name, the expert, the rows or the sizes contradict the manifest.
+    /// As [`Checkpoint::read_rows`].
+    pub fn pack_words(
+        &self,
+        name: &str,
+        expert: usize,
+        rows: Range<usize>,
+        words: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        self.read_rows(name, MatrixPart::Weight, expert, rows, words)
+    }
+
+    /// Fills the side table of some rows of one expert's matrix: exactly [`PackedMatrix::side`]
+    /// bytes, none for float matrices.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read_rows`].
+    ///
+    /// # Panics
+    /// As [`Checkpoint::read_rows`].
+    pub fn pack_side(
+        &self,
+        name: &str,
+        expert: usize,
+        rows: Range<usize>,
+        side: &mut [u8],
+    ) -> Result<(), CheckpointError> {
+        if side.is_empty() {
+            return Ok(());
+        }
+        let shape = self.manifest().get(name).map(|info| info.shape);
+        let Some(WeightShape::Matrix(MatrixShape {
+            format: MatrixFormat::Affine { scale, .. },
+            ..
+        })) = shape
+        else {
+            panic!("{name} has no side table");
+        };
+        let width = scale.bytes();
+        let mut half = vec![0; side.len() / 2];
+        for (part, at) in [(MatrixPart::Scales, 0), (MatrixPart::Biases, width)] {
+            self.read_rows(name, part, expert, rows.clone(), &mut half)?;
+            for (pair, number) in side.chunks_exact_mut(2 * width).zip(half.chunks_exact(width)) {
+                pair[at..at + width].copy_from_slice(number);
+            }
+        }
+        Ok(())
+    }
+
+    /// Both parts of some rows, see [`Checkpoint::pack_words`] and [`Checkpoint::pack_side`].
+    ///
+    /// # Errors
+    /// As [`Checkpoint::read_rows`].
+    ///
+    /// # Panics
+    /// As [`Checkpoint::read_rows`].
     pub fn pack_rows(
         &self,
         name: &str,
@@ -83,25 +136,7 @@ impl Checkpoint {
         words: &mut [u8],
         side: &mut [u8],
     ) -> Result<(), CheckpointError> {
-        self.read_rows(name, MatrixPart::Weight, expert, rows.clone(), words)?;
-        if side.is_empty() {
-            return Ok(());
-        }
-        let mut half = vec![0; side.len() / 2];
-        let info = self.manifest().get(name).expect("read above");
-        let width = match info.shape {
-            crate::manifest::WeightShape::Matrix(MatrixShape {
-                format: MatrixFormat::Affine { scale, .. },
-                ..
-            }) => scale.bytes(),
-            _ => Dtype::F32.bytes(),
-        };
-        for (part, at) in [(MatrixPart::Scales, 0), (MatrixPart::Biases, width)] {
-            self.read_rows(name, part, expert, rows.clone(), &mut half)?;
-            for (pair, number) in side.chunks_exact_mut(2 * width).zip(half.chunks_exact(width)) {
-                pair[at..at + width].copy_from_slice(number);
-            }
-        }
-        Ok(())
+        self.pack_words(name, expert, rows.clone(), words)?;
+        self.pack_side(name, expert, rows, side)
     }
 }

@@ -4,14 +4,17 @@ use std::fs::File;
 use std::io::{Error, ErrorKind};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use crate::error::CheckpointError;
+use crate::pack::PackFile;
 
 /// A flat set of named files.
 #[derive(Debug)]
 pub(crate) enum Source {
     Directory(PathBuf),
     Memory(Vec<(&'static str, &'static [u8])>),
+    Pack(PackFile),
 }
 
 /// One open file.
@@ -25,6 +28,8 @@ pub(crate) struct Blob {
 #[derive(Debug)]
 enum Data {
     File(File),
+    /// From a byte of a larger file on.
+    Part(Arc<File>, u64),
     Memory(&'static [u8]),
 }
 
@@ -37,6 +42,21 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 }
 
 impl Source {
+    /// A directory, or a `.lily` file.
+    pub(crate) fn at(path: &Path) -> Result<Self, CheckpointError> {
+        let is_pack = path.extension().is_some_and(|e| e == crate::pack::EXTENSION);
+        if is_pack && path.is_file() {
+            return Ok(Source::Pack(PackFile::open(path)?));
+        }
+        Source::directory(path)
+    }
+
+    /// The whole of a `.lily` file as one blob.
+    pub(crate) fn whole(pack: &PackFile) -> Blob {
+        let data = Data::Part(Arc::clone(pack.file()), 0);
+        Blob { name: pack.name().to_owned(), len: pack.mapping().bytes().len() as u64, data }
+    }
+
     pub(crate) fn directory(path: &Path) -> Result<Self, CheckpointError> {
         match std::fs::metadata(path) {
             Ok(metadata) if metadata.is_dir() => Ok(Source::Directory(path.to_owned())),
@@ -50,6 +70,7 @@ impl Source {
         match self {
             Source::Directory(path) => path.display().to_string(),
             Source::Memory(_) => "the embedded files".to_owned(),
+            Source::Pack(pack) => pack.name().to_owned(),
         }
     }
 
@@ -58,6 +79,7 @@ impl Source {
         let mut names = Vec::new();
         match self {
             Source::Memory(files) => names.extend(files.iter().map(|(name, _)| (*name).to_owned())),
+            Source::Pack(pack) => names.extend(pack.files().iter().map(|file| file.name.clone())),
             Source::Directory(path) => {
                 let failed = |source| CheckpointError::io(path.display().to_string(), source);
                 for entry in std::fs::read_dir(path).map_err(failed)? {
@@ -82,6 +104,13 @@ impl Source {
                     len: bytes.len() as u64,
                     data: Data::Memory(bytes),
                 }))
+            }
+            Source::Pack(pack) => {
+                let Some(entry) = pack.files().iter().find(|file| file.name == name) else {
+                    return Ok(None);
+                };
+                let data = Data::Part(Arc::clone(pack.file()), entry.offset);
+                Ok(Some(Blob { name: name.to_owned(), len: entry.bytes, data }))
             }
             Source::Directory(path) => {
                 let path = path.join(name);
@@ -108,6 +137,11 @@ impl Source {
         }
         let mut bytes = vec![0; blob.len as usize];
         blob.read_at(0, &mut bytes)?;
+        if let Source::Pack(pack) = self
+            && let Some(entry) = pack.files().iter().find(|file| file.name == name)
+        {
+            pack.verify(name, &bytes, entry.crc32).map_err(|error| pack.error(error))?;
+        }
         Ok(Some(bytes))
     }
 }
@@ -125,6 +159,7 @@ impl Blob {
     pub(crate) fn read_at(&self, offset: u64, out: &mut [u8]) -> Result<(), CheckpointError> {
         let result = match &self.data {
             Data::File(file) => file.read_exact_at(out, offset),
+            Data::Part(file, start) => file.read_exact_at(out, start.saturating_add(offset)),
             Data::Memory(bytes) => usize::try_from(offset)
                 .ok()
                 .and_then(|start| bytes.get(start..)?.get(..out.len()))
