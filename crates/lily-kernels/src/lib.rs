@@ -10,5 +10,6 @@
 #![forbid(unsafe_code)]
 
 pub mod launch;
+pub mod limits;
 pub mod params;
 pub mod sources;
