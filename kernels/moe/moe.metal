@@ -1,3 +1,6 @@
 #include <metal_stdlib>
 using namespace metal;
 #include "common/prelude.h"
+#include "moe/combine.h"
+#include "moe/group.h"
+#include "moe/route.h"
