@@ -1,0 +1,96 @@
+// Projections of several rows.
+#pragma once
+#include "common/control.h"
+#include "common/matmul.h"
+
+// out[t] = x[t] W^T, or out[t] += x[t] W^T (ACCUMULATE)
+//
+// x        T [rows, K], T = bfloat or float
+// w        packed F [N, K]
+// out      f32 [rows, N]
+// control  control block
+//
+// Threadgroup: B::BM rows by B::BN columns, grid (ceil(N / B::BN), ceil(rows / B::BM)): neighbours share rows of x.
+// Simdgroup: B::SM x B::SN of them, in 16x16 tiles. Threadgroup memory: block_memory<T, B>.
+// Requires K % B::BK == 0. Order of the sums and rounding: common/matmul.h.
+template <typename F, typename T, int N, int K, typename B, bool ACCUMULATE, bool ONE>
+[[kernel, max_total_threads_per_threadgroup(B::THREADS)]] void matmul(
+    const device T* x [[buffer(0)]],
+    const device uint* w [[buffer(1)]],
+    device float* out [[buffer(2)]],
+    const device uint* control [[buffer(3)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  threadgroup T* xs = (threadgroup T*)memory;
+  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
+  const uint n0 = group.x * uint(B::BN);
+  const matrix_rows<F> matrix = rows_at<F, K>(w, N, 0);
+  w_stage<F, B, B::BN> wr;
+  begin_w<N>(wr, n0, tid);
+  load_w<N, K>(wr, matrix, 0, tid);
+
+  LILY_WAIT();
+  const uint active = active_rows<ONE>(control);
+  rows_in_order rows;
+  rows.first = group.y * uint(B::BM);
+  if (rows.first >= active) return;
+  const uint n_rows = min(active - rows.first, uint(B::BM));
+  x_stage<T, B> xr;
+  begin_x<T, K>(xr, rows, n_rows, tid);
+  load_x(xr, x, 0);
+  block_sums<B> sums;
+  no_stage none;
+  multiply<N, K, 1>(sums, xr, x, wr, matrix, none, none, xs, ws, tid, sg);
+  write_sums<N, false, ACCUMULATE, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+}
+
+// out[t] = silu(x[t] Wg^T) * (x[t] Wu^T)
+//
+// x        T [rows, K], T = bfloat or float
+// gate     packed FG [N, K]
+// up       packed FU [N, K]
+// out      O [rows, N], O = bfloat or float
+// control  control block
+//
+// As matmul, with B::BN / 2 columns of both matrices: grid (ceil(N / (B::BN / 2)), ceil(rows / B::BM)). A simdgroup has
+// the same columns of both, so the gate is applied where the sums are. Requires B::SN % 32 == 0.
+template <typename FG, typename FU, typename T, typename O, int N, int K, typename B, bool ONE>
+[[kernel, max_total_threads_per_threadgroup(B::THREADS)]] void gated_matmul(
+    const device T* x [[buffer(0)]],
+    const device uint* gate [[buffer(1)]],
+    const device uint* up [[buffer(2)]],
+    device O* out [[buffer(3)]],
+    const device uint* control [[buffer(4)]],
+    uint2 group [[threadgroup_position_in_grid]],
+    uint tid [[thread_index_in_threadgroup]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  threadgroup T* xs = (threadgroup T*)memory;
+  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
+  const uint n0 = group.x * uint(B::BN / 2);
+  const matrix_rows<FG> gates = rows_at<FG, K>(gate, N, 0);
+  const matrix_rows<FU> ups = rows_at<FU, K>(up, N, 0);
+  w_stage<FG, B, B::BN / 2> gr;
+  w_stage<FU, B, B::BN / 2> ur;
+  begin_w<N>(gr, n0, tid);
+  begin_w<N>(ur, n0, tid);
+  load_w<N, K>(gr, gates, 0, tid);
+  load_w<N, K>(ur, ups, 0, tid);
+
+  LILY_WAIT();
+  const uint active = active_rows<ONE>(control);
+  rows_in_order rows;
+  rows.first = group.y * uint(B::BM);
+  if (rows.first >= active) return;
+  const uint n_rows = min(active - rows.first, uint(B::BM));
+  x_stage<T, B> xr;
+  begin_x<T, K>(xr, rows, n_rows, tid);
+  load_x(xr, x, 0);
+  block_sums<B> sums;
+  multiply<N, K, 2>(sums, xr, x, gr, gates, ur, ups, xs, ws, tid, sg);
+  write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+}
