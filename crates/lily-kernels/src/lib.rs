@@ -13,3 +13,4 @@ pub mod launch;
 pub mod limits;
 pub mod params;
 pub mod sources;
+pub mod lower;

@@ -1,0 +1,21 @@
+//! Numbers that a machine may want otherwise, and techniques that can be switched off.
+
+/// How kernels are shaped for one kind of machine. None of it changes what is computed, and only what
+/// is said to changes the order of a sum.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tuning {
+    /// Rows from which on products are matrix-matrix products.
+    pub gemm_rows: usize,
+    /// Token rows of a grouped product's tile: 16, 32 or 64.
+    pub expert_tile_rows: usize,
+    /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
+    pub gqa_packing: bool,
+    /// The tensor-unit library may be used (Metal 4).
+    pub tensor_units: bool,
+}
+
+impl Default for Tuning {
+    fn default() -> Self {
+        Tuning { gemm_rows: 16, expert_tile_rows: 32, gqa_packing: true, tensor_units: false }
+    }
+}
