@@ -11,6 +11,6 @@
 
 pub mod launch;
 pub mod limits;
+pub mod lower;
 pub mod params;
 pub mod sources;
-pub mod lower;

@@ -1,6 +1,6 @@
 //! Softmax attention.
 
-use lily_plan::op::{RopeAppend, Attention, OutputGate, AttentionSplit, AttentionMerge};
+use lily_plan::op::{Attention, AttentionMerge, AttentionSplit, OutputGate, RopeAppend};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;
@@ -17,10 +17,16 @@ pub(super) fn output_gate(cx: &Context<'_>, _op: &OutputGate) -> Result<Launch, 
     Err(cx.unsupported("not written"))
 }
 
-pub(super) fn attention_split(cx: &Context<'_>, _op: &AttentionSplit) -> Result<Launch, LowerError> {
+pub(super) fn attention_split(
+    cx: &Context<'_>,
+    _op: &AttentionSplit,
+) -> Result<Launch, LowerError> {
     Err(cx.unsupported("not written"))
 }
 
-pub(super) fn attention_merge(cx: &Context<'_>, _op: &AttentionMerge) -> Result<Launch, LowerError> {
+pub(super) fn attention_merge(
+    cx: &Context<'_>,
+    _op: &AttentionMerge,
+) -> Result<Launch, LowerError> {
     Err(cx.unsupported("not written"))
 }

@@ -1,6 +1,6 @@
 //! Gated DeltaNet.
 
-use lily_plan::op::{Conv, GatedDelta, DeltaMix};
+use lily_plan::op::{Conv, DeltaMix, GatedDelta};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;

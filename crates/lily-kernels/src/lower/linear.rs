@@ -1,6 +1,6 @@
 //! Matrix products: embedding, projections, experts.
 
-use lily_plan::op::{Embed, Linear, StackedLinear, GatedLinear, ExpertLinear, ExpertGatedLinear};
+use lily_plan::op::{Embed, ExpertGatedLinear, ExpertLinear, GatedLinear, Linear, StackedLinear};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;
@@ -25,6 +25,9 @@ pub(super) fn expert_linear(cx: &Context<'_>, _op: &ExpertLinear) -> Result<Laun
     Err(cx.unsupported("not written"))
 }
 
-pub(super) fn expert_gated_linear(cx: &Context<'_>, _op: &ExpertGatedLinear) -> Result<Launch, LowerError> {
+pub(super) fn expert_gated_linear(
+    cx: &Context<'_>,
+    _op: &ExpertGatedLinear,
+) -> Result<Launch, LowerError> {
     Err(cx.unsupported("not written"))
 }

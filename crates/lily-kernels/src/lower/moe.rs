@@ -1,6 +1,6 @@
 //! Routing, fused experts of one token, and their sum.
 
-use lily_plan::op::{Route, GroupByExpert, RoutedGatedLinear, RoutedDown, MoeCombine};
+use lily_plan::op::{GroupByExpert, MoeCombine, Route, RoutedDown, RoutedGatedLinear};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;
@@ -13,7 +13,10 @@ pub(super) fn group_by_expert(cx: &Context<'_>, _op: &GroupByExpert) -> Result<L
     Err(cx.unsupported("not written"))
 }
 
-pub(super) fn routed_gated_linear(cx: &Context<'_>, _op: &RoutedGatedLinear) -> Result<Launch, LowerError> {
+pub(super) fn routed_gated_linear(
+    cx: &Context<'_>,
+    _op: &RoutedGatedLinear,
+) -> Result<Launch, LowerError> {
     Err(cx.unsupported("not written"))
 }
 

@@ -1,6 +1,6 @@
 //! Norms and element-wise steps.
 
-use lily_plan::op::{RmsNorm, SwiGlu, Add, GatedRmsNorm, LastRow};
+use lily_plan::op::{Add, GatedRmsNorm, LastRow, RmsNorm, SwiGlu};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;

@@ -1,6 +1,6 @@
 //! The choice of a token.
 
-use lily_plan::op::{ArgmaxParts, Advance};
+use lily_plan::op::{Advance, ArgmaxParts};
 
 use super::{Context, LowerError};
 use crate::launch::Launch;
