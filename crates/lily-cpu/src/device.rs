@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use lily_checkpoint::Checkpoint;
 use lily_device::{Device, DeviceError, DeviceFacts, LoadedModel, Progress};
+use lily_plan::buffer::Elem;
 
 use crate::model::CpuModel;
 use crate::pool::Pool;
@@ -55,6 +56,8 @@ impl Device for CpuDevice {
             kind: "cpu",
             name: self.isa.name().to_owned(),
             parallelism: self.pool.threads(),
+            activations: Elem::F32,
+            token_slot: false,
         }
     }
 

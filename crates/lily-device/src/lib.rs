@@ -10,9 +10,12 @@
 //! What it deliberately lacks: any one device's words.
 #![forbid(unsafe_code)]
 
+mod ahead;
+
 use std::any::Any;
 
 use lily_checkpoint::Checkpoint;
+use lily_plan::buffer::Elem;
 use lily_plan::valid::ValidPlan;
 
 /// What a device is, for logs and reports.
@@ -24,6 +27,11 @@ pub struct DeviceFacts {
     pub name: String,
     /// Worker threads or compute units.
     pub parallelism: usize,
+    /// What plans for this device should feed matrix products of several rows.
+    pub activations: Elem,
+    /// Whether decode plans for this device should choose their own next token
+    /// ([`lily_plan::op::Advance`]), so that [`LoadedModel::run_ahead`] need not wait for the host.
+    pub token_slot: bool,
 }
 
 /// Bytes loaded so far, called from any thread.
@@ -89,6 +97,44 @@ pub trait LoadedModel: Send + Sync {
         logits: &mut Vec<f32>,
     ) -> Result<(), DeviceError>;
 
+    /// Greedy decode steps without the host between them: feeds `token` at `position` to a decode
+    /// plan, then the most probable token of each step (ties: lower id), for at most `steps` steps.
+    ///
+    /// Hands each token chosen to `on_token`, in order; no more steps follow once it returns `false`.
+    /// Where the logits of a step are no numbers, the token is [`lily_plan::op::NO_TOKEN`] and the
+    /// steps end. Returns how many tokens were fed: a device that submits steps ahead may have fed
+    /// more than it handed out, and its recurrent state has then seen all of them.
+    ///
+    /// # Errors
+    /// [`DeviceError::Lost`] when the device failed; the sequence must then be dropped.
+    fn run_ahead(
+        &self,
+        plan: PlanId,
+        sequence: &mut dyn Sequence,
+        token: u32,
+        position: usize,
+        steps: usize,
+        on_token: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<usize, DeviceError> {
+        let feed = |token, position, logits: &mut Vec<f32>| {
+            self.run(plan, &mut *sequence, &[token], position, logits)
+        };
+        ahead::one_by_one(feed, token, position, steps, on_token)
+    }
+
+    /// Runs one step of a prepared plan alone, to compare devices: `buffers[i]` holds the bytes of the
+    /// plan's buffer `i` before the step, all [`lily_plan::buffer::Buffer::bytes`] of them, and
+    /// afterwards. Scratch buffers do not share memory here. Position and active rows are those in
+    /// the control block's buffer.
+    ///
+    /// # Errors
+    /// [`DeviceError::Unsupported`] where the device cannot do this, [`DeviceError::Memory`] when
+    /// memory runs out, [`DeviceError::Lost`] when the device failed.
+    fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
+        let _ = (plan, step, buffers);
+        Err(DeviceError::Unsupported { what: "running a step alone".to_owned() })
+    }
+
     /// Bytes of weights in device memory.
     fn weight_bytes(&self) -> u64;
 }
@@ -123,6 +169,12 @@ pub enum DeviceError {
         what: String,
         /// Size in bytes.
         bytes: u64,
+    },
+    /// The device cannot do this at all.
+    #[error("the device does not support {what}")]
+    Unsupported {
+        /// What it lacks.
+        what: String,
     },
     /// The device stopped working.
     #[error("the {device} device failed at step {step}: {message}")]

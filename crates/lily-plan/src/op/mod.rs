@@ -26,7 +26,7 @@ pub use moe::{
     ExpertGatedLinear, ExpertLinear, GroupByExpert, MoeCombine, Route, RoutedDown,
     RoutedGatedLinear,
 };
-pub use sample::{Advance, ArgmaxParts, LastRow};
+pub use sample::{Advance, ArgmaxParts, LastRow, NO_TOKEN};
 
 /// One operation with its operands.
 #[derive(Clone, Debug, PartialEq)]

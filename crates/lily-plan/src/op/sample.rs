@@ -17,10 +17,11 @@ pub struct LastRow {
     pub dim: usize,
 }
 
-/// The largest logit of each of `parts` runs of the vocabulary (ties: lower id).
+/// The largest logit of each of `parts` runs of the vocabulary (ties: lower id). A NaN counts as
+/// larger than any number (ties among NaNs: lower id), so that it reaches [`Advance`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArgmaxParts {
-    /// `F32[1, vocab]`.
+    /// `F32[1, vocab]`: the logits that may be chosen.
     pub logits: Region,
     /// `F32[parts]`: largest logit of run `i`, ids `i * ceil(vocab / parts) ..`; negative infinity
     /// for an empty run.
@@ -35,11 +36,15 @@ pub struct ArgmaxParts {
     pub parts: usize,
 }
 
+/// What stands in place of a token id where the logits were no numbers.
+pub const NO_TOKEN: u32 = u32::MAX;
+
 /// Ends a decode step on the device: the most probable token becomes the input of the next step.
 ///
-/// `tokens[0]` = id of the largest of `values` (ties: lower id); `ring[position mod ring_len]` = the
-/// same id; then the control block's position grows by 1. So steps can follow each other without the
-/// host.
+/// `tokens[0]` = id of the largest of `values` (ties: lower id; a NaN counts as larger than any
+/// number); `ring[position mod ring_len]` = the same id, or [`NO_TOKEN`] when that value is NaN or
+/// infinite; then the control block's position grows by 1. So steps can follow each other without
+/// the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advance {
     /// Control block, read and written.
