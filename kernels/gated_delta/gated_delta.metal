@@ -1,3 +1,7 @@
 #include <metal_stdlib>
 using namespace metal;
 #include "common/prelude.h"
+#include "params.h"
+#include "gated_delta/conv.h"
+#include "gated_delta/scan.h"
+#include "gated_delta/mix.h"

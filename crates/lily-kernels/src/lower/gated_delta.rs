@@ -3,16 +3,115 @@
 use lily_plan::op::{Conv, DeltaMix, GatedDelta};
 
 use super::{Context, LowerError};
-use crate::launch::Launch;
+use crate::launch::{Binding, Extent, Kernel, Launch, Module};
+use crate::params::{NormParams, Params};
 
-pub(super) fn conv(cx: &Context<'_>, _op: &Conv) -> Result<Launch, LowerError> {
-    Err(cx.unsupported("not written"))
+const CONV_THREADS: usize = 256;
+
+/// Lanes that share a row of the recurrent state.
+const ROW_LANES: usize = 4;
+
+/// Rows of the recurrent state in one simdgroup.
+const SIMDGROUP_ROWS: usize = 8;
+
+const SCAN_SIMDGROUPS: usize = 4;
+
+/// Tokens that the scan stages at a time.
+const SCAN_STAGE: usize = 8;
+
+fn kernel(template: &'static str, args: Vec<String>) -> Kernel {
+    Kernel { module: Module::GatedDelta, template, args }
 }
 
-pub(super) fn gated_delta(cx: &Context<'_>, _op: &GatedDelta) -> Result<Launch, LowerError> {
-    Err(cx.unsupported("not written"))
+fn fixed(groups: usize) -> Extent {
+    Extent::Fixed(groups as u32)
 }
 
-pub(super) fn delta_mix(cx: &Context<'_>, _op: &DeltaMix) -> Result<Launch, LowerError> {
-    Err(cx.unsupported("not written"))
+pub(super) fn conv(_: &Context<'_>, op: &Conv) -> Result<Launch, LowerError> {
+    let one = op.rows == 1;
+    // A whole number of loads, and at least as long as the window.
+    let block = if one { op.width } else { op.width.next_multiple_of(8).max(32) };
+    let mut args = [op.channels, op.width, block, CONV_THREADS].map(|n| n.to_string()).to_vec();
+    args.push(one.to_string());
+    let blocks = Extent::Rows { units_per_row: 1, per_group: block as u32, extra: 0 };
+    Ok(Launch {
+        kernel: kernel("conv", args),
+        grid: [fixed(op.channels.div_ceil(CONV_THREADS)), blocks, Extent::Fixed(1)],
+        threads: CONV_THREADS as u32,
+        bindings: vec![
+            Binding::Region(op.control.clone()),
+            Binding::Region(op.x.clone()),
+            Binding::Weight(op.weight),
+            Binding::Region(op.state.clone()),
+            Binding::Region(op.out.clone()),
+        ],
+    })
+}
+
+pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, LowerError> {
+    refuse_key_dim(cx, op.key_dim)?;
+    let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim];
+    let mut args = shape.map(|n| n.to_string()).to_vec();
+    args.extend([ROW_LANES, SCAN_SIMDGROUPS, SCAN_STAGE].map(|n| n.to_string()));
+    args.push((op.rows == 1).to_string());
+    let slices = op.value_dim.div_ceil(SCAN_SIMDGROUPS * SIMDGROUP_ROWS);
+    Ok(Launch {
+        kernel: kernel("gated_delta", args),
+        grid: [fixed(op.value_heads * slices), Extent::Fixed(1), Extent::Fixed(1)],
+        threads: 32 * SCAN_SIMDGROUPS as u32,
+        bindings: vec![
+            cx.control(),
+            Binding::Region(op.qkv.clone()),
+            Binding::Region(op.a.clone()),
+            Binding::Region(op.b.clone()),
+            Binding::Weight(op.a_log),
+            Binding::Weight(op.dt_bias),
+            Binding::Region(op.state.clone()),
+            Binding::Region(op.out.clone()),
+        ],
+    })
+}
+
+pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, LowerError> {
+    refuse_key_dim(cx, op.key_dim)?;
+    if op.value_dim % 32 != 0 || op.value_dim > 256 {
+        let found = op.value_dim;
+        return Err(
+            cx.unsupported(format!("value heads of {found}, not a multiple of 32 up to 256"))
+        );
+    }
+    let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width, ROW_LANES];
+    let mut args = shape.map(|n| n.to_string()).to_vec();
+    args.push(op.sigmoid.to_string());
+    Ok(Launch {
+        kernel: kernel("delta_mix", args),
+        grid: [fixed(op.value_heads), Extent::Fixed(1), Extent::Fixed(1)],
+        threads: 32 * (op.value_dim / SIMDGROUP_ROWS) as u32,
+        bindings: vec![
+            Binding::Region(op.control.clone()),
+            Binding::Region(op.qkv.clone()),
+            Binding::Region(op.z.clone()),
+            Binding::Region(op.a.clone()),
+            Binding::Region(op.b.clone()),
+            Binding::Weight(op.conv),
+            Binding::Region(op.conv_state.clone()),
+            Binding::Weight(op.a_log),
+            Binding::Weight(op.dt_bias),
+            Binding::Weight(op.norm),
+            Binding::Region(op.state.clone()),
+            Binding::Region(op.out.clone()),
+            Binding::Params(NormParams { eps: op.eps }.bytes()),
+        ],
+    })
+}
+
+/// A row of the state is shared by [`ROW_LANES`] lanes in vectors of four.
+fn refuse_key_dim(cx: &Context<'_>, key_dim: usize) -> Result<(), LowerError> {
+    if key_dim % (4 * ROW_LANES) == 0 && key_dim <= 256 {
+        return Ok(());
+    }
+    Err(cx.unsupported(format!(
+        "key heads of {key_dim}, not a multiple of {} up to 256",
+        4 * ROW_LANES
+    )))
 }
