@@ -2,6 +2,12 @@
 #pragma once
 
 METAL_FUNC float negative_infinity() { return as_type<float>(0xff800000u); }
+METAL_FUNC float positive_infinity() { return as_type<float>(0x7f800000u); }
+
+// A NaN counts as infinite, so that it reaches the host. By its bits, since compilers may assume that there are none.
+METAL_FUNC float finite_or_infinite(float x) {
+  return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u ? positive_infinity() : x;
+}
 
 // The larger of two logits; of equal ones the lower id.
 METAL_FUNC void keep_larger(thread float& value, thread uint& id, float other, uint other_id) {
@@ -33,7 +39,7 @@ METAL_FUNC void keep_largest_of_threadgroup(
   keep_largest_of_simdgroup(value, id);
 }
 
-// values[i], ids[i] = the largest logit of run i and its id (ties: lower id)
+// values[i], ids[i] = the largest logit of run i and its id (ties: lower id); a NaN counts as infinity
 //
 // logits  f32 [VOCAB]
 // values  f32 [PARTS]; negative infinity for an empty run
@@ -58,7 +64,7 @@ template <int VOCAB, int PARTS>
   LILY_WAIT();
   float value = negative_infinity();
   uint id = begin;
-  for (uint i = begin + tid; i < end; i += 256) keep_larger(value, id, logits[i], i);
+  for (uint i = begin + tid; i < end; i += 256) keep_larger(value, id, finite_or_infinite(logits[i]), i);
   keep_largest_of_threadgroup(value, id, group_values, group_ids, sg, lane, 8);
   if (tid == 0) {
     values[part] = value;
@@ -67,6 +73,7 @@ template <int VOCAB, int PARTS>
 }
 
 // tokens[0] = ring[position % RING] = id of the largest value (ties: lower id); position += 1
+// Where that value is infinite the ring gets 0xffffffff instead, which tells the host.
 //
 // control  control block, read and written
 // values   f32 [PARTS]
@@ -96,7 +103,7 @@ template <int PARTS, int RING>
   if (tid == 0) {
     const uint position = control[0];
     tokens[0] = id;
-    ring[position % RING] = id;
+    ring[position % RING] = as_type<uint>(value) == 0x7f800000u ? 0xffffffffu : id;
     control[0] = position + 1;
   }
 }

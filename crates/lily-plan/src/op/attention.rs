@@ -77,8 +77,9 @@ pub struct Attention {
 /// [`RopeAppend`] and the keys of [`Attention`] cut into splits, for one token; [`AttentionMerge`]
 /// joins the splits. Twin: [`RopeAppend`] and [`Attention`].
 ///
-/// Positions `0 ..= position` are dealt out in contiguous runs that depend on the position alone;
-/// a split without positions leaves zeros and a sum of 0.
+/// Split `i` takes the positions `i * run .. min((i + 1) * run, position + 1)`, where
+/// `run = ceil((position + 1) / n_splits)`. A split without positions leaves sums of zero and a
+/// largest score of negative infinity.
 #[derive(Clone, Debug, PartialEq)]
 pub struct AttentionSplit {
     /// Control block.
@@ -99,7 +100,8 @@ pub struct AttentionSplit {
     pub v_cache: Region,
     /// `F32[n_splits, n_heads, head_dim]`: unnormalised sums of `exp(score - max) v`.
     pub partial: Region,
-    /// `F32[n_splits, n_heads, 2]`: largest score, and sum of `exp(score - max)`.
+    /// `F32[n_splits, n_heads, 2]`: largest score (`q · k` times `scale`), and sum of
+    /// `exp(score - max)`.
     pub stats: Region,
     /// 1.
     pub rows: usize,

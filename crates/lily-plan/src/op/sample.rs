@@ -18,7 +18,7 @@ pub struct LastRow {
 }
 
 /// The largest logit of each of `parts` runs of the vocabulary (ties: lower id). A NaN counts as
-/// larger than any number (ties among NaNs: lower id), so that it reaches [`Advance`].
+/// positive infinity, so that it reaches [`Advance`].
 #[derive(Clone, Debug, PartialEq)]
 pub struct ArgmaxParts {
     /// `F32[1, vocab]`: the logits that may be chosen.
@@ -41,10 +41,9 @@ pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Ends a decode step on the device: the most probable token becomes the input of the next step.
 ///
-/// `tokens[0]` = id of the largest of `values` (ties: lower id; a NaN counts as larger than any
-/// number); `ring[position mod ring_len]` = the same id, or [`NO_TOKEN`] when that value is NaN or
-/// infinite; then the control block's position grows by 1. So steps can follow each other without
-/// the host.
+/// `tokens[0]` = id of the largest of `values` (ties: lower id); `ring[position mod ring_len]` = the
+/// same id, or [`NO_TOKEN`] when that value is positive infinity; then the control block's position
+/// grows by 1. So steps can follow each other without the host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Advance {
     /// Control block, read and written.
