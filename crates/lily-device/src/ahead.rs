@@ -5,7 +5,10 @@ use lily_plan::op::NO_TOKEN;
 use crate::DeviceError;
 
 /// As [`crate::LoadedModel::run_ahead`], with one run as a function of token and position.
-pub(crate) fn one_by_one(
+///
+/// # Errors
+/// Those of `run`.
+pub fn one_by_one(
     mut run: impl FnMut(u32, usize, &mut Vec<f32>) -> Result<(), DeviceError>,
     mut token: u32,
     position: usize,

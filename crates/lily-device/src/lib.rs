@@ -12,6 +12,8 @@
 
 mod ahead;
 
+pub use ahead::one_by_one;
+
 use std::any::Any;
 
 use lily_checkpoint::Checkpoint;

@@ -1,0 +1,86 @@
+//! The tokens that decode steps choose, in memory that the device writes and the host reads.
+
+use std::sync::Arc;
+
+use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
+use lily_plan::buffer::BufferId;
+use lily_plan::op::Op;
+use lily_plan::plan::Plan;
+
+use crate::error::{CudaError, driver};
+use crate::memory::{Address, Pinned};
+
+/// Steps that are submitted before the host has seen the token of the first of them: enough to hide
+/// the host's part, few enough that a stop wastes little.
+const AHEAD: usize = 3;
+
+/// The ring of a plan whose steps choose the next token by themselves.
+///
+/// It lies in page-locked host memory, which the device reaches by the same address: four bytes per
+/// step need no copy.
+#[derive(Debug)]
+pub(crate) struct Ring {
+    memory: Pinned,
+    len: usize,
+    /// One per step in flight.
+    ends: Vec<CudaEvent>,
+}
+
+impl Ring {
+    /// The ring's buffer and its slots, where the plan has one.
+    pub(crate) fn of(plan: &Plan) -> Option<(BufferId, usize)> {
+        plan.steps.iter().find_map(|step| match &step.op {
+            Op::Advance(op) => Some((op.ring.buffer, op.ring_len)),
+            _ => None,
+        })
+    }
+
+    pub(crate) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, CudaError> {
+        let ends = (0..flight(len)).map(|_| context.new_event(None));
+        let ends = ends.collect::<Result<_, _>>().map_err(driver("cuEventCreate"))?;
+        Ok(Ring { memory: Pinned::zeroed(context, 4 * len as u64)?, len, ends })
+    }
+
+    /// Where the device writes. With unified addressing, which every 64-bit system has, page-locked
+    /// memory has one address on both sides.
+    pub(crate) fn address(&self) -> Address {
+        self.memory.bytes().as_ptr() as Address
+    }
+
+    /// Steps that may be in flight.
+    pub(crate) fn flight(&self) -> usize {
+        self.ends.len()
+    }
+
+    /// Marks the end of a step, counted from the first of a run.
+    pub(crate) fn mark(&self, step: usize, stream: &CudaStream) -> Result<(), CudaError> {
+        self.ends[step % self.ends.len()].record(stream).map_err(driver("cuEventRecord"))
+    }
+
+    /// Waits for a step and reads the token that it chose at `position`.
+    pub(crate) fn take(&self, step: usize, position: usize) -> Result<u32, CudaError> {
+        let ended = self.ends[step % self.ends.len()].synchronize();
+        ended.map_err(driver("cuEventSynchronize"))?;
+        let slot = self.memory.bytes()[4 * (position % self.len)..].as_ptr().cast::<u32>();
+        // SAFETY: the slot lies inside the memory, which is aligned far beyond 4 bytes. The device
+        // wrote it before the event; a volatile read, because the compiler does not see that.
+        Ok(unsafe { slot.read_volatile() })
+    }
+}
+
+/// A slot must be read before the step that writes it anew is submitted.
+fn flight(len: usize) -> usize {
+    (AHEAD + 1).min(len).max(1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_more_steps_are_in_flight_than_the_ring_has_slots() {
+        assert_eq!(flight(1), 1);
+        assert_eq!(flight(2), 2);
+        assert_eq!(flight(64), AHEAD + 1);
+    }
+}

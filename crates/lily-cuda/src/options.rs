@@ -1,0 +1,138 @@
+//! Choices for a CUDA device, each of them a switch for measuring or for finding a fault.
+
+use std::path::PathBuf;
+use std::str::FromStr;
+
+use lily_kernels::lower::Tuning;
+
+/// How the steps of a plan reach the device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Submission {
+    /// One graph with the edges of the plan, launched as a whole.
+    #[default]
+    Graph,
+    /// One graph whose steps follow each other in a chain.
+    Chain,
+    /// One launch after the other on a stream.
+    Stream,
+    /// As [`Submission::Stream`], waiting for each step: an error then names its step.
+    Checked,
+}
+
+/// Where a step may start before the step that it waits for has ended (programmatic dependent
+/// launch); its kernel then waits at `LILY_WAIT`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Programmatic {
+    /// Nowhere.
+    Off,
+    /// Where it waits for one step only.
+    #[default]
+    Chains,
+    /// Everywhere.
+    All,
+}
+
+/// Where compiled kernels are kept between runs.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum KernelCache {
+    /// `lily/cuda` in the user's cache folder, or nowhere where there is none.
+    #[default]
+    User,
+    /// This folder.
+    Folder(PathBuf),
+    /// Nowhere.
+    Off,
+}
+
+/// Choices for a [`crate::CudaDevice`].
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct CudaOptions {
+    /// Which device, as the driver counts them.
+    pub ordinal: usize,
+    /// How steps are submitted.
+    pub submission: Submission,
+    /// Where steps may start early.
+    pub programmatic: Programmatic,
+    /// Where compiled kernels are kept.
+    pub cache: KernelCache,
+    /// How kernels are shaped.
+    pub tuning: Tuning,
+}
+
+/// A word that names no choice.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error(
+    "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
+     early=chains, early=all, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
+     device=N"
+)]
+pub struct OptionError {
+    /// The word.
+    pub word: String,
+}
+
+impl FromStr for CudaOptions {
+    type Err = OptionError;
+
+    /// Reads a comma list of words, such as `stream,early=off`; the empty text is the default.
+    fn from_str(text: &str) -> Result<Self, OptionError> {
+        let mut options = CudaOptions::default();
+        for word in text.split(',').filter(|word| !word.is_empty()) {
+            match word {
+                "graph" => options.submission = Submission::Graph,
+                "chain" => options.submission = Submission::Chain,
+                "stream" => options.submission = Submission::Stream,
+                "checked" => options.submission = Submission::Checked,
+                "early=off" => options.programmatic = Programmatic::Off,
+                "early=chains" => options.programmatic = Programmatic::Chains,
+                "early=all" => options.programmatic = Programmatic::All,
+                "gqa=off" => options.tuning.gqa_packing = false,
+                "cache=off" => options.cache = KernelCache::Off,
+                _ => options.set(word)?,
+            }
+        }
+        Ok(options)
+    }
+}
+
+impl CudaOptions {
+    fn set(&mut self, word: &str) -> Result<(), OptionError> {
+        let refused = || OptionError { word: word.to_owned() };
+        match word.split_once('=') {
+            Some(("cache", folder)) if !folder.is_empty() => {
+                self.cache = KernelCache::Folder(folder.into());
+            }
+            Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
+            Some(("gemm_rows", n)) => self.tuning.gemm_rows = n.parse().map_err(|_| refused())?,
+            Some(("expert_tile", n)) => match n.parse() {
+                Ok(rows @ (16 | 32 | 64)) => self.tuning.expert_tile_rows = rows,
+                _ => return Err(refused()),
+            },
+            _ => return Err(refused()),
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_set_their_choice_and_leave_the_others() {
+        let options: CudaOptions = "stream,early=off,device=1,expert_tile=64".parse().unwrap();
+        assert_eq!(options.submission, Submission::Stream);
+        assert_eq!(options.programmatic, Programmatic::Off);
+        assert_eq!(options.ordinal, 1);
+        assert_eq!(options.tuning.expert_tile_rows, 64);
+        assert_eq!(options.cache, KernelCache::User);
+        assert_eq!("".parse(), Ok(CudaOptions::default()));
+    }
+
+    #[test]
+    fn a_word_that_means_nothing_is_refused_by_name() {
+        for word in ["fast", "cache=", "device=x", "graph ", "expert_tile=8"] {
+            assert_eq!(word.parse::<CudaOptions>(), Err(OptionError { word: word.into() }));
+        }
+    }
+}
