@@ -1,17 +1,7 @@
 // Which experts a row goes to.
 #pragma once
 #include "common/control.h"
-
-// A float as an unsigned number of the same order; -0 equals 0, NaN lies below everything.
-METAL_FUNC uint order_key(float x) {
-  if (!(x == x)) return 0;
-  const uint bits = as_type<uint>(x + 0.0f);
-  return (bits & 0x80000000u) ? ~bits : bits | 0x80000000u;
-}
-
-METAL_FUNC float order_key_value(uint key) {
-  return as_type<float>((key & 0x80000000u) ? key ^ 0x80000000u : ~key);
-}
+#include "common/order.h"
 
 // One simdgroup routes one row: lane j < TOP_K is given the expert of slot j (most probable first, equal ones by
 // index) and its weight. Weights are the softmax over all N_EXPERTS logits, renormalised over the chosen ones; a logit

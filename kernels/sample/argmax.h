@@ -1,52 +1,49 @@
 // The most probable token, and the step to the next position.
 #pragma once
+#include "common/order.h"
 
-METAL_FUNC float negative_infinity() { return as_type<float>(0xff800000u); }
-METAL_FUNC float positive_infinity() { return as_type<float>(0x7f800000u); }
+// A logit as an order key, NaN above every number, and its id.
+struct candidate {
+  uint key;
+  uint id;
+};
 
-// A NaN counts as infinite, so that it reaches the host. By its bits, since compilers may assume that there are none.
-METAL_FUNC float finite_or_infinite(float x) {
-  return (as_type<uint>(x) & 0x7fffffffu) > 0x7f800000u ? positive_infinity() : x;
-}
-
-// The larger of two logits; of equal ones the lower id.
-METAL_FUNC void keep_larger(thread float& value, thread uint& id, float other, uint other_id) {
-  if (other > value || (other == value && other_id < id)) {
-    value = other;
-    id = other_id;
+// The larger of two; of equal ones the lower id.
+METAL_FUNC void keep_larger(thread candidate& best, uint key, uint id) {
+  if (key > best.key || (key == best.key && id < best.id)) {
+    best.key = key;
+    best.id = id;
   }
 }
 
 // The same over a simdgroup: every lane holds the result.
-METAL_FUNC void keep_largest_of_simdgroup(thread float& value, thread uint& id) {
-  const float largest = simd_max(value);
-  id = simd_min(value == largest ? id : 0xffffffffu);
-  value = largest;
+METAL_FUNC void keep_largest_of_simdgroup(thread candidate& best) {
+  const uint key = simd_max(best.key);
+  best.id = simd_min(best.key == key ? best.id : 0xffffffffu);
+  best.key = key;
 }
 
-// The same over a threadgroup of up to 32 simdgroups: the lanes of simdgroup 0 hold the result.
-METAL_FUNC void keep_largest_of_threadgroup(
-    thread float& value, thread uint& id, threadgroup float* values, threadgroup uint* ids, uint sg, uint lane,
-    uint simdgroups) {
-  keep_largest_of_simdgroup(value, id);
+// The same over a threadgroup of 8 simdgroups: the lanes of simdgroup 0 hold the result. memory: 16 words.
+METAL_FUNC void keep_largest_of_threadgroup(thread candidate& best, threadgroup uint* memory, uint sg, uint lane) {
+  keep_largest_of_simdgroup(best);
   if (lane == 0) {
-    values[sg] = value;
-    ids[sg] = id;
+    memory[sg] = best.key;
+    memory[8 + sg] = best.id;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  value = lane < simdgroups ? values[lane] : negative_infinity();
-  id = lane < simdgroups ? ids[lane] : 0xffffffffu;
-  keep_largest_of_simdgroup(value, id);
+  best.key = lane < 8 ? memory[lane] : 0;
+  best.id = lane < 8 ? memory[8 + lane] : 0xffffffffu;
+  keep_largest_of_simdgroup(best);
 }
 
-// values[i], ids[i] = the largest logit of run i and its id (ties: lower id); a NaN counts as infinity
+// values[i], ids[i] = the largest logit of run i and its id (ties: lower id; NaN above every number)
 //
 // logits  f32 [VOCAB]
 // values  f32 [PARTS]; negative infinity for an empty run
-// ids     u32 [PARTS]; the first id of the run where no logit is larger than negative infinity
+// ids     u32 [PARTS]; for an empty run where it would begin, or VOCAB
 //
 // Threadgroup: one run of ceil(VOCAB / PARTS) ids, 256 threads, grid (PARTS). Thread: every 256th id.
-// Threadgroup memory: 256 bytes.
+// Threadgroup memory: 64 bytes.
 template <int VOCAB, int PARTS>
 [[kernel, max_total_threads_per_threadgroup(256)]] void argmax_parts(
     const device float* logits [[buffer(0)]],
@@ -57,23 +54,23 @@ template <int VOCAB, int PARTS>
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   constexpr uint RUN = (VOCAB + PARTS - 1) / PARTS;
-  threadgroup float group_values[32];
-  threadgroup uint group_ids[32];
+  threadgroup uint memory[16];
   const uint begin = min(part * RUN, uint(VOCAB)), end = min(begin + RUN, uint(VOCAB));
 
   LILY_WAIT();
-  float value = negative_infinity();
-  uint id = begin;
-  for (uint i = begin + tid; i < end; i += 256) keep_larger(value, id, finite_or_infinite(logits[i]), i);
-  keep_largest_of_threadgroup(value, id, group_values, group_ids, sg, lane, 8);
+  candidate best;
+  best.key = order_key(as_type<float>(0xff800000u));
+  best.id = begin;
+  for (uint i = begin + tid; i < end; i += 256) keep_larger(best, order_key_nan_largest(logits[i]), i);
+  keep_largest_of_threadgroup(best, memory, sg, lane);
   if (tid == 0) {
-    values[part] = value;
-    ids[part] = id;
+    values[part] = order_key_value(best.key);
+    ids[part] = best.id;
   }
 }
 
-// tokens[0] = ring[position % RING] = id of the largest value (ties: lower id); position += 1
-// Where that value is infinite the ring gets 0xffffffff instead, which tells the host.
+// tokens[0] = id of the largest value (ties: lower id; NaN above every number); ring[position % RING] = the same, or
+// 0xffffffff where that value is NaN or infinite; position += 1
 //
 // control  control block, read and written
 // values   f32 [PARTS]
@@ -81,7 +78,7 @@ template <int VOCAB, int PARTS>
 // tokens   u32 [1]
 // ring     u32 [RING]
 //
-// One threadgroup of 256 threads, grid (1). Thread: every 256th part. Threadgroup memory: 256 bytes.
+// One threadgroup of 256 threads, grid (1). Thread: every 256th part. Threadgroup memory: 64 bytes.
 template <int PARTS, int RING>
 [[kernel, max_total_threads_per_threadgroup(256)]] void advance(
     device uint* control [[buffer(0)]],
@@ -92,18 +89,19 @@ template <int PARTS, int RING>
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float group_values[32];
-  threadgroup uint group_ids[32];
+  threadgroup uint memory[16];
 
   LILY_WAIT();
-  float value = negative_infinity();
-  uint id = ids[0];
-  for (uint i = tid; i < uint(PARTS); i += 256) keep_larger(value, id, values[i], ids[i]);
-  keep_largest_of_threadgroup(value, id, group_values, group_ids, sg, lane, 8);
+  candidate best;
+  best.key = 0;
+  best.id = 0xffffffffu;
+  for (uint i = tid; i < uint(PARTS); i += 256) keep_larger(best, order_key_nan_largest(values[i]), ids[i]);
+  keep_largest_of_threadgroup(best, memory, sg, lane);
   if (tid == 0) {
+    const bool finite = (as_type<uint>(order_key_value(best.key)) & 0x7f800000u) != 0x7f800000u;
     const uint position = control[0];
-    tokens[0] = id;
-    ring[position % RING] = as_type<uint>(value) == 0x7f800000u ? 0xffffffffu : id;
+    tokens[0] = best.id;
+    ring[position % RING] = finite ? best.id : 0xffffffffu;
     control[0] = position + 1;
   }
 }
