@@ -1,3 +1,6 @@
 #include <metal_stdlib>
 using namespace metal;
 #include "common/prelude.h"
+#include "linear/gated_matvec.h"
+#include "linear/matvec.h"
+#include "linear/stacked_matvec.h"

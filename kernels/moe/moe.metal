@@ -2,5 +2,7 @@
 using namespace metal;
 #include "common/prelude.h"
 #include "moe/combine.h"
+#include "moe/expert_matvec.h"
 #include "moe/group.h"
 #include "moe/route.h"
+#include "moe/routed.h"

@@ -1,0 +1,51 @@
+// Matrix-vector products: decode, and prefill chunks too short for matrix-matrix products.
+#pragma once
+#include "common/row_products.h"
+
+// Rows `group * SIMDGROUPS * ROWS` and following of one matrix of n rows: out[row] = (+)= dot(row, norm(x)).
+template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, bool ACCUMULATE, typename T>
+METAL_FUNC void matvec_rows(const device uint* weight, uint n, uint group, const device T* x, const device float* norm,
+                            float eps, device float* out, staged_x tile, thread_place at) {
+  const uint first = (group * SIMDGROUPS + at.simdgroup) * ROWS;
+  const uint row = clamped_row<ROWS>(first, n);
+  matrix_rows<F> from[1];
+  from[0] = rows_at<F, K>(weight, n, row);
+  float products[ROWS];
+  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, NORM, false>(products, from, x, norm, eps, tile, 0.0f, at);
+  if (at.lane == 0) {
+    UNROLL for (int r = 0; r < ROWS; r++) {
+      if (row + r >= first) out[row + r] = ACCUMULATE ? out[row + r] + products[r] : products[r];
+    }
+  }
+}
+
+// matvec: out[t] = x[t] W^T, or out[t] += x[t] W^T.
+//
+// operands     weight  packed matrix [N, K] of format F
+//              x       T[rows, K], T = float or bfloat
+//              out     float[rows, N]; also read with ACCUMULATE
+//              control uint[2]: first position, active rows
+// ownership    grid x: SIMDGROUPS * ROWS rows of W; grid y: a row of x. A simdgroup owns ROWS outputs, a lane
+//              every 32nd packet of their rows.
+// threadgroup  the staged row of x: 5 bytes per value, at most 28 KiB
+// needs        N >= ROWS; K a multiple of 32 and of the group for quantised W; x 16-byte aligned where K is a
+//              multiple of 8
+// sums         f32, as row_products.h says; relative error about 1e-6, 1e-5 with a native dot8
+// source       the masked nibbles and the staging: lily's own prototype
+template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool ACCUMULATE, bool ONE_ROW>
+[[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void matvec(
+    const device uint* weight [[buffer(0)]], const device T* x [[buffer(1)]], device float* out [[buffer(2)]],
+    const device uint* control [[buffer(3)]], uint2 group [[threadgroup_position_in_grid]],
+    uint index [[thread_index_in_threadgroup]], uint simdgroup [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float values[tile_of<K>::FLOATS];
+  threadgroup float2 sums[tile_of<K>::SUMS];
+  LILY_TRIGGER();
+  if (!ONE_ROW) {
+    LILY_WAIT();
+    if (group.y >= control[1]) return;  // the whole threadgroup
+  }
+  matvec_rows<F, K, ROWS, SIMDGROUPS, false, ACCUMULATE>(
+      weight, N, group.x, x + size_t(group.y) * K, (const device float*)weight, 0.0f, out + size_t(group.y) * N,
+      staged_at(values, sums, values), place_of(index, simdgroup, lane));
+}
