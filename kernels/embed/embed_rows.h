@@ -1,5 +1,6 @@
 // Rows of the embedding table.
 #pragma once
+#include "common/control.h"
 #include "common/packet.h"
 
 // How many neighbouring values of a table's row of DIM a thread takes.
@@ -12,7 +13,8 @@ template <typename F, int DIM> struct embed_values {
 };
 
 // v = scale * v + bias of group `group` of a row.
-template <int V, typename S> METAL_FUNC void scale_values(thread float* v, const device scale_bias<S>* row, uint group) {
+template <int V, typename S>
+METAL_FUNC void scale_values(thread float* v, const device scale_bias<S>* row, uint group) {
   const scale_bias<S> g = row[group];
   UNROLL for (int i = 0; i < V; i++) v[i] = scale_of(g) * v[i] + bias_of(g);
 }
@@ -29,7 +31,7 @@ template <int V> METAL_FUNC void scale_values(thread float*, const device no_sid
 // needs        DIM a multiple of 32 and of the group for a quantised table
 // sums         none: scale * q + bias, rounded at most twice
 // source       -
-template <typename F, int VOCAB, int DIM, int THREADS, bool ONE_ROW>
+template <typename F, int VOCAB, int DIM, int THREADS, bool ONE>
 [[kernel, max_total_threads_per_threadgroup(THREADS)]] void embed(
     const device uint* table [[buffer(0)]], const device uint* tokens [[buffer(1)]], device float* out [[buffer(2)]],
     const device uint* control [[buffer(3)]], uint2 group [[threadgroup_position_in_grid]],
@@ -38,7 +40,7 @@ template <typename F, int VOCAB, int DIM, int THREADS, bool ONE_ROW>
   LILY_TRIGGER();
   LILY_WAIT();
   const uint i = (group.x * THREADS + index) * V;
-  if (i >= uint(DIM) || (!ONE_ROW && group.y >= control[1])) return;
+  if (i >= uint(DIM) || group.y >= active_rows<ONE>(control)) return;
   const matrix_rows<F> row = rows_at<F, DIM>(table, VOCAB, tokens[group.y]);
   packet<F, V> p;
   load_packet(p, row.words, i);

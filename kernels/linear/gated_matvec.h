@@ -1,5 +1,6 @@
 // The gated half of a feed-forward network in one step.
 #pragma once
+#include "common/control.h"
 #include "common/gated_rows.h"
 #include "params.h"
 
@@ -16,7 +17,8 @@
 // needs        as matvec
 // sums         as matvec, for each product
 // source       lily's own prototype
-template <typename FG, typename FU, typename T, typename U, int N, int K, int ROWS, int SIMDGROUPS, bool NORM, bool ONE_ROW>
+template <typename FG, typename FU, typename T, typename U, int N, int K, int ROWS, int SIMDGROUPS, bool NORM,
+          bool ONE>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void gated_matvec(
     const device uint* gate [[buffer(0)]], const device uint* up [[buffer(1)]], const device T* x [[buffer(2)]],
     const device float* norm [[buffer(3)]], device U* out [[buffer(4)]], constant NormParams& params [[buffer(5)]],
@@ -27,9 +29,9 @@ template <typename FG, typename FU, typename T, typename U, int N, int K, int RO
   threadgroup float2 sums[tile_of<K>::SUMS];
   threadgroup float squares[SIMDGROUPS];
   LILY_TRIGGER();
-  if (!ONE_ROW) {
+  if (!ONE) {
     LILY_WAIT();
-    if (group.y >= control[1]) return;  // the whole threadgroup
+    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
   const uint first = (group.x * SIMDGROUPS + simdgroup) * ROWS;
   const uint row = clamped_row<ROWS>(first, N);

@@ -1,5 +1,6 @@
 // Matrix-vector products: decode, and prefill chunks too short for matrix-matrix products.
 #pragma once
+#include "common/control.h"
 #include "common/row_products.h"
 
 // Rows `group * SIMDGROUPS * ROWS` and following of one matrix of n rows: out[row] = (+)= dot(row, norm(x)).
@@ -32,7 +33,7 @@ METAL_FUNC void matvec_rows(const device uint* weight, uint n, uint group, const
 //              multiple of 8
 // sums         f32, as row_products.h says; relative error about 1e-6, 1e-5 with a native dot8
 // source       the masked nibbles and the staging: lily's own prototype
-template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool ACCUMULATE, bool ONE_ROW>
+template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool ACCUMULATE, bool ONE>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void matvec(
     const device uint* weight [[buffer(0)]], const device T* x [[buffer(1)]], device float* out [[buffer(2)]],
     const device uint* control [[buffer(3)]], uint2 group [[threadgroup_position_in_grid]],
@@ -41,9 +42,9 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   threadgroup float values[tile_of<K>::FLOATS];
   threadgroup float2 sums[tile_of<K>::SUMS];
   LILY_TRIGGER();
-  if (!ONE_ROW) {
+  if (!ONE) {
     LILY_WAIT();
-    if (group.y >= control[1]) return;  // the whole threadgroup
+    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
   matvec_rows<F, K, ROWS, SIMDGROUPS, false, ACCUMULATE>(
       weight, N, group.x, x + size_t(group.y) * K, (const device float*)weight, 0.0f, out + size_t(group.y) * N,

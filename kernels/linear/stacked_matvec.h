@@ -25,8 +25,8 @@ template <int N, int ROWS, int SIMDGROUPS> struct part_of {
 // needs        as matvec, for each part
 // sums         as matvec
 // source       stacking by constants instead of concatenated weights: lily's own prototype
-template <int K, int SIMDGROUPS, bool NORM, bool ONE_ROW, typename F0, int N0, int ROWS0, typename F1, int N1, int ROWS1,
-          typename F2, int N2, int ROWS2, typename F3, int N3, int ROWS3>
+template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int ROWS0, typename F1, int N1,
+          int ROWS1, typename F2, int N2, int ROWS2, typename F3, int N3, int ROWS3>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void stacked_matvec(
     const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],
     const device uint* weight0 [[buffer(2)]], const device uint* weight1 [[buffer(3)]],
@@ -40,9 +40,9 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE_ROW, typename F0, int N0, i
   threadgroup float2 sums[tile_of<K>::SUMS];
   threadgroup float squares[SIMDGROUPS];
   LILY_TRIGGER();
-  if (!ONE_ROW) {
+  if (!ONE) {
     LILY_WAIT();
-    if (group.y >= control[1]) return;  // the whole threadgroup
+    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
   constexpr uint END0 = part_of<N0, ROWS0, SIMDGROUPS>::GROUPS;
   constexpr uint END1 = END0 + part_of<N1, ROWS1, SIMDGROUPS>::GROUPS;

@@ -61,7 +61,8 @@ template <typename F, typename T, int EXPERTS, int TOP_K, int N, int K, bool PER
 // ownership    as expert_matvec, of both matrices
 // threadgroup, needs, sums: as matvec
 // source       as expert_matvec
-template <typename FG, typename FU, typename T, typename U, int EXPERTS, int TOP_K, int N, int K, int ROWS, int SIMDGROUPS>
+template <typename FG, typename FU, typename T, typename U, int EXPERTS, int TOP_K, int N, int K, int ROWS,
+          int SIMDGROUPS>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void expert_gated_matvec(
     const device uint* gate [[buffer(0)]], const device uint* up [[buffer(1)]], const device T* x [[buffer(2)]],
     const device uint* offsets [[buffer(3)]], const device uint* order [[buffer(4)]], device U* out [[buffer(5)]],

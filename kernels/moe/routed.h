@@ -20,11 +20,12 @@
 // needs        TOP_K <= 32, TOP_K <= EXPERTS <= 1024, SIMDGROUPS >= 2; N, SHARED_N >= ROWS; else as matvec
 // sums         as matvec, for each product
 // source       lily's own prototype
-template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int TOP_K, int N, int SHARED_N, int K, int ROWS,
-          int SIMDGROUPS, bool NORM>
+template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int TOP_K, int N, int SHARED_N, int K,
+          int ROWS, int SIMDGROUPS, bool NORM>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void routed_gated_matvec(
-    const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]], const device float* logits [[buffer(2)]],
-    const device float* shared_gate [[buffer(3)]], const device uint* gate [[buffer(4)]],
+    const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],
+    const device float* logits [[buffer(2)]], const device float* shared_gate [[buffer(3)]],
+    const device uint* gate [[buffer(4)]],
     const device uint* up [[buffer(5)]], const device uint* shared_gate_proj [[buffer(6)]],
     const device uint* shared_up_proj [[buffer(7)]], device uint* experts [[buffer(8)]],
     device float* weights [[buffer(9)]], device float* out [[buffer(10)]], device float* shared_out [[buffer(11)]],

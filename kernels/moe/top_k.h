@@ -1,25 +1,24 @@
-// The largest of a row of logits, by one simdgroup.
+// The largest of a row of logits, by one simdgroup, for kernels that route on the way.
 #pragma once
+#include "moe/route.h"
 
-// An unsigned number that orders as the float does; 0 is below all of them.
-METAL_FUNC uint order_key(float f) {
-  const uint u = as_type<uint>(f + 0.0f);  // -0 is 0
-  return (u & 0x80000000u) != 0 ? ~u : (u | 0x80000000u);
-}
-METAL_FUNC float key_value(uint key) { return as_type<float>((key & 0x80000000u) != 0 ? (key & 0x7fffffffu) : ~key); }
-
-// Lane i < TOP_K gets the i-th largest of N <= 1024 logits (ties: the lower index) and its share of the softmax over
-// those TOP_K <= 32; N >= TOP_K.
-template <int N, int TOP_K>
-METAL_FUNC void top_k(const device float* logits, uint lane, thread uint& chosen, thread float& weight) {
-  enum : int { KEYS = (N + 31) / 32 };
-  uint key[KEYS];  // logit 32 i + lane, 0 once it is taken
+// As route_row, with fewer instructions: lane i < TOP_K gets the i-th largest of N_EXPERTS logits (ties: the lower
+// index) and its share of the softmax over those TOP_K, which is the softmax over all, renormalised. A logit that is
+// not finite makes all weights NaN; experts are always valid and distinct.
+template <int N_EXPERTS, int TOP_K>
+METAL_FUNC void top_k(const device float* logits, uint lane, thread uint& expert, thread float& weight) {
+  static_assert(N_EXPERTS <= 1024 && TOP_K <= 32 && TOP_K <= N_EXPERTS, "32 keys per lane, one slot per lane");
+  enum : int { KEYS = (N_EXPERTS + 31) / 32 };
+  uint key[KEYS];  // of expert 32 i + lane: at least 1, or 0 once it is taken and where there is none
+  bool infinite = false;
   UNROLL for (int i = 0; i < KEYS; i++) {
     const uint at = uint(i) * 32 + lane;
-    key[i] = at < uint(N) ? order_key(logits[at]) : 0u;
+    const float logit = at < uint(N_EXPERTS) ? logits[at] : 0.0f;
+    infinite |= (as_type<uint>(logit) & 0x7f800000u) == 0x7f800000u;
+    key[i] = at < uint(N_EXPERTS) ? max(order_key(logit), 1u) : 0u;
   }
   uint mine = 0;
-  chosen = 0;
+  expert = 0;
   for (uint n = 0; n < uint(TOP_K); n++) {
     uint best = key[0];
     UNROLL for (int i = 1; i < KEYS; i++) best = max(best, key[i]);
@@ -29,12 +28,12 @@ METAL_FUNC void top_k(const device float* logits, uint lane, thread uint& chosen
     at = simd_min(at);
     UNROLL for (int i = 0; i < KEYS; i++) key[i] = uint(i) * 32 + lane == at ? 0u : key[i];
     if (lane == n) {
-      chosen = at;
+      expert = at;
       mine = best;
     }
   }
-  const float logit = key_value(mine);
+  const float logit = order_key_value(mine);
   const float largest = simd_broadcast(logit, 0);
   const float e = lane < uint(TOP_K) ? exp(logit - largest) : 0.0f;
-  weight = e / simd_sum(e);
+  weight = simd_any(infinite) ? as_type<float>(0x7fc00000u) : e / simd_sum(e);
 }
