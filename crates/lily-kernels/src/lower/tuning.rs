@@ -8,6 +8,11 @@ pub struct Tuning {
     pub gemm_rows: usize,
     /// Token rows of a grouped product's tile: 16, 32 or 64.
     pub expert_tile_rows: usize,
+    /// Rows of a matrix that a simdgroup of a matrix-vector product takes at most: 1, 2, 4 or 8.
+    pub matvec_rows: usize,
+    /// Simdgroups of a threadgroup of such a product, where there is enough work: 2 to 16, a power of
+    /// two. Changes the order of the sum of squares of a folded norm.
+    pub matvec_simdgroups: usize,
     /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
     pub gqa_packing: bool,
     /// The tensor-unit library may be used (Metal 4).
@@ -16,6 +21,13 @@ pub struct Tuning {
 
 impl Default for Tuning {
     fn default() -> Self {
-        Tuning { gemm_rows: 16, expert_tile_rows: 32, gqa_packing: true, tensor_units: false }
+        Tuning {
+            gemm_rows: 16,
+            expert_tile_rows: 32,
+            matvec_rows: 4,
+            matvec_simdgroups: 8,
+            gqa_packing: true,
+            tensor_units: false,
+        }
     }
 }

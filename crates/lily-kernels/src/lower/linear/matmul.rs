@@ -1,13 +1,9 @@
-//! Matrix products: embedding, projections, experts.
+//! Products of many rows: matrix-matrix kernels.
 
-use lily_plan::op::{Embed, ExpertGatedLinear, ExpertLinear, GatedLinear, Linear, StackedLinear};
+use lily_plan::op::{ExpertGatedLinear, ExpertLinear, GatedLinear, Linear, StackedLinear};
 
-use super::{Context, LowerError};
 use crate::launch::Launch;
-
-pub(super) fn embed(cx: &Context<'_>, _op: &Embed) -> Result<Launch, LowerError> {
-    Err(cx.unsupported("not written"))
-}
+use crate::lower::{Context, LowerError};
 
 pub(super) fn linear(cx: &Context<'_>, _op: &Linear) -> Result<Launch, LowerError> {
     Err(cx.unsupported("not written"))

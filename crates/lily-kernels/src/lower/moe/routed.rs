@@ -1,0 +1,96 @@
+//! The experts of one token, in two steps.
+
+use lily_plan::op::{RoutedDown, RoutedGatedLinear};
+
+use crate::launch::{Binding, Extent, Kernel, Launch, Module};
+use crate::lower::linear::matvec::{norm_params, norm_weight};
+use crate::lower::{Context, LowerError};
+
+/// Experts that one simdgroup can route to: 32 logits per lane.
+const MOST_EXPERTS: usize = 1024;
+/// Slots of a token: one per lane.
+const MOST_SLOTS: usize = 32;
+/// Simdgroups of a threadgroup of the gate and up projections, one row of both matrices each.
+const GATED_SIMDGROUPS: usize = 8;
+/// Outputs of a threadgroup of the down projections.
+const DOWN_ROWS: usize = 4;
+/// Most simdgroups of such a threadgroup; beyond, one takes several slots.
+const MOST_DOWN_SIMDGROUPS: usize = 16;
+
+pub(in crate::lower) fn routed_gated_linear(
+    cx: &Context<'_>,
+    op: &RoutedGatedLinear,
+) -> Result<Launch, LowerError> {
+    if op.n_experts > MOST_EXPERTS || op.top_k > MOST_SLOTS || op.top_k > op.n_experts {
+        return Err(cx.unsupported(format!("{} of {} experts", op.top_k, op.n_experts)));
+    }
+    let args = vec![
+        cx.format(op.gate)?,
+        cx.format(op.up)?,
+        cx.format(op.shared_gate_proj)?,
+        cx.format(op.shared_up_proj)?,
+        op.n_experts.to_string(),
+        op.top_k.to_string(),
+        op.n.to_string(),
+        op.shared_n.to_string(),
+        op.k.to_string(),
+        "1".to_owned(),
+        GATED_SIMDGROUPS.to_string(),
+        op.norm.is_some().to_string(),
+    ];
+    let groups =
+        op.top_k * op.n.div_ceil(GATED_SIMDGROUPS) + op.shared_n.div_ceil(GATED_SIMDGROUPS);
+    Ok(Launch {
+        kernel: Kernel { module: Module::Moe, template: "routed_gated_matvec", args },
+        grid: [Extent::Fixed(groups as u32), Extent::Fixed(1), Extent::Fixed(1)],
+        threads: GATED_SIMDGROUPS as u32 * 32,
+        bindings: vec![
+            Binding::Region(op.x.clone()),
+            norm_weight(op.norm.as_ref(), &op.x),
+            Binding::Region(op.logits.clone()),
+            Binding::Region(op.shared_gate.clone()),
+            Binding::Weight(op.gate),
+            Binding::Weight(op.up),
+            Binding::Weight(op.shared_gate_proj),
+            Binding::Weight(op.shared_up_proj),
+            Binding::Region(op.experts.clone()),
+            Binding::Region(op.weights.clone()),
+            Binding::Region(op.out.clone()),
+            Binding::Region(op.shared_out.clone()),
+            norm_params(op.norm.as_ref()),
+        ],
+    })
+}
+
+pub(in crate::lower) fn routed_down(
+    cx: &Context<'_>,
+    op: &RoutedDown,
+) -> Result<Launch, LowerError> {
+    let rows = if op.dim < DOWN_ROWS { 1 } else { DOWN_ROWS };
+    let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
+    let args = vec![
+        cx.format(op.down)?,
+        cx.format(op.shared_down)?,
+        op.n_experts.to_string(),
+        op.top_k.to_string(),
+        op.n.to_string(),
+        op.shared_n.to_string(),
+        op.dim.to_string(),
+        rows.to_string(),
+        simdgroups.to_string(),
+    ];
+    Ok(Launch {
+        kernel: Kernel { module: Module::Moe, template: "routed_down", args },
+        grid: [Extent::Fixed(op.dim.div_ceil(rows) as u32), Extent::Fixed(1), Extent::Fixed(1)],
+        threads: simdgroups as u32 * 32,
+        bindings: vec![
+            Binding::Region(op.mid.clone()),
+            Binding::Region(op.shared_mid.clone()),
+            Binding::Region(op.experts.clone()),
+            Binding::Region(op.weights.clone()),
+            Binding::Weight(op.down),
+            Binding::Weight(op.shared_down),
+            Binding::Region(op.x.clone()),
+        ],
+    })
+}
