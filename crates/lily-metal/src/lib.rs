@@ -1,1 +1,65 @@
-#![doc = "to be written"]
+//! The Metal device: runs plans on Apple GPUs.
+//!
+//! The one idea: a run is a plan's stages encoded once each. All buffers are shared with the host and
+//! invisible to Metal's hazard tracking; what must wait for what is the plan's business, so an encoder
+//! is concurrent and has a barrier exactly where the plan has the border of a stage.
+//!
+//! Everything that is a decision is a plain function over plain data and is tested on any system:
+//! where weights lie (`weights`, `arena`), what one command buffer holds (`encoding`), which memory is
+//! resident together (`residency`), whether the tensor units are used (`gate`). What remains are the
+//! calls of Metal, and they exist only on macOS; elsewhere [`open`] refuses.
+//!
+//! What it deliberately lacks: knowledge of hazards and of the model, and checks of what
+//! `lily-checkpoint`, `lily-plan` and [`lily_kernels::limits`] have already checked.
+//!
+//! Unsafe code: Metal's calls take raw pointers and trust indices and lifetimes; each block says what
+//! it relies on.
+#![cfg_attr(not(target_os = "macos"), allow(dead_code, reason = "only Metal's calls use it"))]
+
+mod arena;
+mod encoding;
+mod error;
+mod gate;
+mod options;
+mod places;
+mod residency;
+mod weights;
+
+#[cfg(target_os = "macos")]
+mod compile;
+#[cfg(target_os = "macos")]
+mod device;
+#[cfg(target_os = "macos")]
+mod kernels;
+#[cfg(target_os = "macos")]
+mod launch;
+#[cfg(target_os = "macos")]
+mod memory;
+#[cfg(target_os = "macos")]
+mod model;
+#[cfg(target_os = "macos")]
+mod queue;
+#[cfg(target_os = "macos")]
+mod sequence;
+
+use lily_device::Device;
+
+#[cfg(target_os = "macos")]
+pub use device::MetalDevice;
+pub use error::MetalError;
+pub use options::{MetalOptions, TensorUnits};
+
+/// The system's GPU.
+///
+/// # Errors
+/// [`MetalError::NotMacOs`] on other systems, [`MetalError::TooOld`] below macOS 15,
+/// [`MetalError::NoDevice`] where the system shows no GPU.
+pub fn open(options: MetalOptions) -> Result<Box<dyn Device>, MetalError> {
+    #[cfg(target_os = "macos")]
+    return Ok(Box::new(MetalDevice::new(options)?));
+    #[cfg(not(target_os = "macos"))]
+    {
+        let MetalOptions { .. } = options;
+        Err(MetalError::NotMacOs)
+    }
+}
