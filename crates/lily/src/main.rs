@@ -10,6 +10,7 @@
 mod args;
 mod commands;
 mod demo;
+mod device;
 mod failure;
 mod model;
 

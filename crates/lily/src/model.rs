@@ -10,8 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lily_checkpoint::config::ModelConfig;
 use lily_checkpoint::manifest::Manifest;
 use lily_checkpoint::{Checkpoint, CheckpointError, describe};
-use lily_cpu::{CpuDevice, CpuOptions};
-use lily_device::{Device, DeviceFacts, Progress};
+use lily_device::{DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams};
 use lily_model::Fusions;
 use lily_plan::buffer::Elem;
@@ -20,6 +19,7 @@ use serde_json::{Map, Value, json};
 
 use crate::args::{EngineArgs, KvCache, ModelArgs, SamplingArgs, Switch};
 use crate::demo;
+use crate::device::{self, Chosen};
 use crate::failure::usage;
 
 /// Loads below this size end before a progress bar could be read.
@@ -213,8 +213,9 @@ pub(crate) fn load(
         bail!(no_template(model));
     }
     let options = EngineOptions { token_limit: tokenizer.as_ref().map(Tokenizer::len), ..options };
-    let device = CpuDevice::new(CpuOptions { threads: args.threads, isa: None });
-    let engine = Engine::load(&checkpoint, &device, options, &LoadingBar::default())?;
+    let Chosen { device, memory_limit } = device::choose(args)?;
+    let options = EngineOptions { memory_limit: options.memory_limit.or(memory_limit), ..options };
+    let engine = Engine::load(&checkpoint, &*device, options, &LoadingBar::default())?;
     Ok(Loaded { name: name(model), engine, device: device.facts(), tokenizer, template })
 }
 

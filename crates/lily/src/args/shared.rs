@@ -35,6 +35,12 @@ impl ModelArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
+    /// Machine to run on
+    #[arg(long, value_name = "KIND", env = "LILY_DEVICE", default_value = "auto")]
+    pub(crate) device: DeviceKind,
+    /// Choices for the CUDA device, a comma list such as `stream,early=off`
+    #[arg(long, value_name = "LIST", default_value = "", hide = true)]
+    pub(crate) cuda: String,
     /// Tokens a session can hold [default: the model's own, at most 32768]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
@@ -50,6 +56,19 @@ pub(crate) struct EngineArgs {
     /// Fused steps to use: all, none, or a comma list of residual, swiglu, attention_gate
     #[arg(long, value_name = "LIST", default_value = "all")]
     pub(crate) fuse: String,
+}
+
+/// Which machine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum DeviceKind {
+    /// Metal where there is some, else a CUDA GPU, else the processor
+    Auto,
+    /// The processor
+    Cpu,
+    /// An NVIDIA GPU
+    Cuda,
+    /// An Apple GPU
+    Metal,
 }
 
 /// Element type of the KV cache.

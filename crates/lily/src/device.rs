@@ -1,0 +1,63 @@
+//! From flags to the machine that runs the model.
+
+use anyhow::{Context, Result, bail};
+use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cuda::{CudaDevice, CudaError, CudaOptions};
+use lily_device::Device;
+
+use crate::args::{DeviceKind, EngineArgs};
+use crate::failure::usage;
+
+/// A machine, and the memory that a model may take there (`None`: what the system has).
+pub(crate) struct Chosen {
+    pub(crate) device: Box<dyn Device>,
+    pub(crate) memory_limit: Option<u64>,
+}
+
+/// The machine that the flags ask for, or the best one there is.
+pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
+    match args.device {
+        DeviceKind::Cpu => Ok(cpu(args)),
+        DeviceKind::Cuda => Ok(cuda(args)?.context("the CUDA device cannot be used")?),
+        DeviceKind::Metal => match metal() {
+            Some(chosen) => chosen,
+            None => bail!("this program was built without Metal"),
+        },
+        DeviceKind::Auto => auto(args),
+    }
+}
+
+fn auto(args: &EngineArgs) -> Result<Chosen> {
+    if let Some(chosen) = metal() {
+        return chosen;
+    }
+    match cuda(args)? {
+        Ok(chosen) => return Ok(chosen),
+        // Most machines have no GPU of this kind: nothing to tell.
+        Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => {}
+        Err(error) => eprintln!("warning: the CUDA device is not used: {error}"),
+    }
+    Ok(cpu(args))
+}
+
+fn cpu(args: &EngineArgs) -> Chosen {
+    let device = CpuDevice::new(CpuOptions { threads: args.threads, isa: None });
+    Chosen { device: Box::new(device), memory_limit: None }
+}
+
+/// The outer error is a wrong flag.
+fn cuda(args: &EngineArgs) -> Result<Result<Chosen, CudaError>> {
+    let options = args.cuda.parse::<CudaOptions>();
+    let options = options.map_err(|e| usage(format!("--cuda: {e}")))?;
+    let open = || {
+        let device = CudaDevice::new(options)?;
+        let (free, _) = device.memory()?;
+        Ok(Chosen { device: Box::new(device), memory_limit: Some(free) })
+    };
+    Ok(open())
+}
+
+/// `None` where there is no Metal.
+fn metal() -> Option<Result<Chosen>> {
+    None
+}
