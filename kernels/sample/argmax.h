@@ -2,11 +2,16 @@
 #pragma once
 #include "common/order.h"
 
-// A logit as an order key, NaN above every number, and its id.
+// A logit as an order key, and its id.
 struct candidate {
   uint key;
   uint id;
 };
+
+enum : uint { INFINITE = 0xff800000u, NEGATIVE_INFINITE = 0x007fffffu };  // order keys
+
+// A NaN counts as infinite, so that it reaches the host.
+METAL_FUNC uint candidate_key(float logit) { return not_a_number(logit) ? uint(INFINITE) : order_key(logit); }
 
 // The larger of two; of equal ones the lower id.
 METAL_FUNC void keep_larger(thread candidate& best, uint key, uint id) {
@@ -36,7 +41,7 @@ METAL_FUNC void keep_largest_of_threadgroup(thread candidate& best, threadgroup 
   keep_largest_of_simdgroup(best);
 }
 
-// values[i], ids[i] = the largest logit of run i and its id (ties: lower id; NaN above every number)
+// values[i], ids[i] = the largest logit of run i and its id (ties: lower id; a NaN counts as infinity)
 //
 // logits  f32 [VOCAB]
 // values  f32 [PARTS]; negative infinity for an empty run
@@ -59,9 +64,9 @@ template <int VOCAB, int PARTS>
 
   LILY_WAIT();
   candidate best;
-  best.key = order_key(as_type<float>(0xff800000u));
+  best.key = NEGATIVE_INFINITE;
   best.id = begin;
-  for (uint i = begin + tid; i < end; i += 256) keep_larger(best, order_key_nan_largest(logits[i]), i);
+  for (uint i = begin + tid; i < end; i += 256) keep_larger(best, candidate_key(logits[i]), i);
   keep_largest_of_threadgroup(best, memory, sg, lane);
   if (tid == 0) {
     values[part] = order_key_value(best.key);
@@ -69,8 +74,8 @@ template <int VOCAB, int PARTS>
   }
 }
 
-// tokens[0] = id of the largest value (ties: lower id; NaN above every number); ring[position % RING] = the same, or
-// 0xffffffff where that value is NaN or infinite; position += 1
+// tokens[0] = ring[position % RING] = id of the largest value (ties: lower id); position += 1
+// Where that value is infinite the ring gets 0xffffffff instead, which tells the host.
 //
 // control  control block, read and written
 // values   f32 [PARTS]
@@ -95,13 +100,12 @@ template <int PARTS, int RING>
   candidate best;
   best.key = 0;
   best.id = 0xffffffffu;
-  for (uint i = tid; i < uint(PARTS); i += 256) keep_larger(best, order_key_nan_largest(values[i]), ids[i]);
+  for (uint i = tid; i < uint(PARTS); i += 256) keep_larger(best, candidate_key(values[i]), ids[i]);
   keep_largest_of_threadgroup(best, memory, sg, lane);
   if (tid == 0) {
-    const bool finite = (as_type<uint>(order_key_value(best.key)) & 0x7f800000u) != 0x7f800000u;
     const uint position = control[0];
     tokens[0] = best.id;
-    ring[position % RING] = finite ? best.id : 0xffffffffu;
+    ring[position % RING] = best.key == INFINITE ? 0xffffffffu : best.id;
     control[0] = position + 1;
   }
 }
