@@ -2,5 +2,6 @@
 using namespace metal;
 #include "common/prelude.h"
 #include "linear/gated_matvec.h"
+#include "linear/matmul.h"
 #include "linear/matvec.h"
 #include "linear/stacked_matvec.h"

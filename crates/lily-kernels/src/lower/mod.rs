@@ -4,6 +4,7 @@
 //! per plan, and the same plan gives the same launches on every machine of one [`Tuning`].
 
 mod attention;
+mod block;
 mod error;
 mod gated_delta;
 mod linear;
@@ -18,6 +19,7 @@ use lily_plan::op::Op;
 use lily_plan::plan::Plan;
 use lily_plan::valid::ValidPlan;
 
+pub use block::Block;
 pub use error::LowerError;
 pub use tuning::Tuning;
 

@@ -84,11 +84,8 @@ fn elementwise(
     operands: &[&Region],
 ) -> Result<Launch, LowerError> {
     refuse_odd_width(cx, per_row)?;
-    let elements = Extent::Rows {
-        units_per_row: per_row as u32,
-        per_group: 4 * THREADS as u32,
-        extra: 0,
-    };
+    let elements =
+        Extent::Rows { units_per_row: per_row as u32, per_group: 4 * THREADS as u32, extra: 0 };
     let operands = operands.iter().map(|&region| Binding::Region(region.clone()));
     Ok(Launch {
         kernel,

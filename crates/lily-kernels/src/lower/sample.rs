@@ -7,7 +7,12 @@ use crate::launch::{Binding, Extent, Kernel, Launch, Module};
 
 const THREADS: u32 = 256;
 
-fn launch(template: &'static str, args: [usize; 2], groups: usize, bindings: Vec<Binding>) -> Launch {
+fn launch(
+    template: &'static str,
+    args: [usize; 2],
+    groups: usize,
+    bindings: Vec<Binding>,
+) -> Launch {
     let args = args.map(|n| n.to_string()).to_vec();
     Launch {
         kernel: Kernel { module: Module::Sample, template, args },

@@ -1,12 +1,16 @@
 //! Numbers that a machine may want otherwise, and techniques that can be switched off.
 
+use super::Block;
+
 /// How kernels are shaped for one kind of machine. None of it changes what is computed, and only what
 /// is said to changes the order of a sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tuning {
     /// Rows from which on products are matrix-matrix products.
     pub gemm_rows: usize,
-    /// Token rows of a grouped product's tile: 16, 32 or 64.
+    /// What a threadgroup of a dense matrix-matrix product computes.
+    pub matmul_block: Block,
+    /// Slots that a threadgroup of a grouped product takes: 16, 32 or 64.
     pub expert_tile_rows: usize,
     /// Rows of a matrix that a simdgroup of a matrix-vector product takes at most: 1, 2, 4 or 8.
     pub matvec_rows: usize,
@@ -23,6 +27,7 @@ impl Default for Tuning {
     fn default() -> Self {
         Tuning {
             gemm_rows: 16,
+            matmul_block: Block { rows: 64, columns: 128, depth: 64, simdgroups: (1, 4) },
             expert_tile_rows: 32,
             matvec_rows: 4,
             matvec_simdgroups: 8,
