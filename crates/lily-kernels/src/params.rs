@@ -129,6 +129,12 @@ params! {
         eps: f32,
     }
 
+    /// Softmax attention.
+    struct AttentionParams {
+        /// Factor on a dot product of query and key.
+        scale: f32,
+    }
+
     /// Norm, rotary embedding and scale of query and key heads.
     struct RopeParams {
         /// Added to the mean of squares of a head.
