@@ -29,16 +29,17 @@ template <typename FG, typename FU, typename T, typename U, int N, int K, int RO
   threadgroup float2 sums[tile_of<K>::SUMS];
   threadgroup float squares[SIMDGROUPS];
   LILY_TRIGGER();
+  const uint token = ONE ? 0 : group.y;
   if (!ONE) {
     LILY_WAIT();
-    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
+    if (token >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
   const uint first = (group.x * SIMDGROUPS + simdgroup) * ROWS;
   const uint row = clamped_row<ROWS>(first, N);
   float g[ROWS];
   float u[ROWS];
   gate_and_up<K, ROWS, SIMDGROUPS, NORM, false>(
-      g, u, rows_at<FG, K>(gate, N, row), rows_at<FU, K>(up, N, row), x + size_t(group.y) * K, norm, params.eps,
+      g, u, rows_at<FG, K>(gate, N, row), rows_at<FU, K>(up, N, row), x + size_t(token) * K, norm, params.eps,
       staged_at(values, sums, squares), 0.0f, place_of(index, simdgroup, lane));
-  store_gated<ROWS>(out + size_t(group.y) * N, g, u, first, row, lane);
+  store_gated<ROWS>(out + size_t(token) * N, g, u, first, row, lane);
 }

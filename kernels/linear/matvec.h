@@ -3,19 +3,33 @@
 #include "common/control.h"
 #include "common/row_products.h"
 
-// Rows `group * SIMDGROUPS * ROWS` and following of one matrix of n rows: out[row] = (+)= dot(row, norm(x)).
-template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, bool ACCUMULATE, typename T>
-METAL_FUNC void matvec_rows(const device uint* weight, uint n, uint group, const device T* x, const device float* norm,
-                            float eps, device float* out, staged_x tile, thread_place at) {
-  const uint first = (group * SIMDGROUPS + at.simdgroup) * ROWS;
-  const uint row = clamped_row<ROWS>(first, n);
+// The rows of a matrix of n rows that a simdgroup of threadgroup `group` owns: those of row .. row + ROWS from
+// `first` on.
+struct owned_rows {
+  uint first;
+  uint row;
+};
+
+// products[r] = dot(row + r of the matrix, norm(x)), the same in every lane.
+template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, typename T>
+METAL_FUNC owned_rows matvec_products(thread float* products, const device uint* weight, uint n, uint group,
+                                      const device T* x, const device float* norm, float eps, staged_x tile,
+                                      thread_place at) {
+  owned_rows owned;
+  owned.first = (group * SIMDGROUPS + at.simdgroup) * ROWS;
+  owned.row = clamped_row<ROWS>(owned.first, n);
   matrix_rows<F> from[1];
-  from[0] = rows_at<F, K>(weight, n, row);
-  float products[ROWS];
+  from[0] = rows_at<F, K>(weight, n, owned.row);
   multiply_rows<F, K, ROWS, 1, SIMDGROUPS, NORM, false>(products, from, x, norm, eps, tile, 0.0f, at);
-  if (at.lane == 0) {
+  return owned;
+}
+
+template <int ROWS, bool ACCUMULATE>
+METAL_FUNC void store_products(device float* out, const thread float* products, owned_rows owned, uint lane) {
+  if (lane == 0) {
     UNROLL for (int r = 0; r < ROWS; r++) {
-      if (row + r >= first) out[row + r] = ACCUMULATE ? out[row + r] + products[r] : products[r];
+      const uint row = owned.row + r;
+      if (row >= owned.first) out[row] = ACCUMULATE ? out[row] + products[r] : products[r];
     }
   }
 }
@@ -42,11 +56,14 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   threadgroup float values[tile_of<K>::FLOATS];
   threadgroup float2 sums[tile_of<K>::SUMS];
   LILY_TRIGGER();
+  const uint token = ONE ? 0 : group.y;
   if (!ONE) {
     LILY_WAIT();
-    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
+    if (token >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
-  matvec_rows<F, K, ROWS, SIMDGROUPS, false, ACCUMULATE>(
-      weight, N, group.x, x + size_t(group.y) * K, (const device float*)weight, 0.0f, out + size_t(group.y) * N,
+  float products[ROWS];
+  const owned_rows owned = matvec_products<F, K, ROWS, SIMDGROUPS, false>(
+      products, weight, N, group.x, x + size_t(token) * K, (const device float*)weight, 0.0f,
       staged_at(values, sums, values), place_of(index, simdgroup, lane));
+  store_products<ROWS, ACCUMULATE>(out + size_t(token) * N, products, owned, lane);
 }

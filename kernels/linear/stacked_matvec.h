@@ -8,6 +8,16 @@ template <int N, int ROWS, int SIMDGROUPS> struct part_of {
   enum : uint { GROUPS = (uint(N) + ROWS * SIMDGROUPS - 1) / (ROWS * SIMDGROUPS) };
 };
 
+// One part for the row x of activations: out = norm(x) W^T for the rows of threadgroup `group` of the part.
+template <typename F, int N, int K, int ROWS, int SIMDGROUPS, bool NORM>
+METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint group, const device float* x,
+                              const device float* norm, float eps, staged_x tile, thread_place at) {
+  float products[ROWS];
+  const owned_rows owned =
+      matvec_products<F, K, ROWS, SIMDGROUPS, NORM>(products, weight, N, group, x, norm, eps, tile, at);
+  store_products<ROWS, false>(out, products, owned, at.lane);
+}
+
 // stacked_matvec: out_i[t] = norm(x[t]) W_i^T for up to four matrices; norm(x) = x without NORM, else
 // x / sqrt(mean(x^2) + eps) * weight of the norm.
 //
@@ -40,9 +50,10 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int R
   threadgroup float2 sums[tile_of<K>::SUMS];
   threadgroup float squares[SIMDGROUPS];
   LILY_TRIGGER();
+  const uint token = ONE ? 0 : group.y;
   if (!ONE) {
     LILY_WAIT();
-    if (group.y >= active_rows<ONE>(control)) return;  // the whole threadgroup
+    if (token >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
   constexpr uint END0 = part_of<N0, ROWS0, SIMDGROUPS>::GROUPS;
   constexpr uint END1 = END0 + part_of<N1, ROWS1, SIMDGROUPS>::GROUPS;
@@ -51,26 +62,29 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int R
                          (N1 == 0 || ROWS1 == ROWS0) && (N2 == 0 || ROWS2 == ROWS0) && (N3 == 0 || ROWS3 == ROWS0);
   const staged_x tile = staged_at(values, sums, squares);
   const thread_place at = place_of(index, simdgroup, lane);
-  const device float* row = x + size_t(group.y) * K;
+  const device float* row = x + size_t(token) * K;
   const uint g = group.x;
   if (ALIKE) {  // one body for all: less to compile
     const uint n = g < END0 ? N0 : g < END1 ? N1 : g < END2 ? N2 : N3;
-    const uint first = g < END0 ? 0 : g < END1 ? END0 : g < END2 ? END1 : END2;
+    const uint start = g < END0 ? 0 : g < END1 ? END0 : g < END2 ? END1 : END2;
     const device uint* weight = g < END0 ? weight0 : g < END1 ? weight1 : g < END2 ? weight2 : weight3;
+    float products[ROWS0];
+    const owned_rows owned = matvec_products<F0, K, ROWS0, SIMDGROUPS, NORM>(products, weight, n, g - start, row, norm,
+                                                                            params.eps, tile, at);
+    // Chosen only now: a pointer less to keep in registers throughout.
     device float* out = g < END0 ? out0 : g < END1 ? out1 : g < END2 ? out2 : out3;
-    matvec_rows<F0, K, ROWS0, SIMDGROUPS, NORM, false>(weight, n, g - first, row, norm, params.eps,
-                                                       out + size_t(group.y) * n, tile, at);
+    store_products<ROWS0, false>(out + size_t(token) * n, products, owned, lane);
   } else if (g < END0) {
-    matvec_rows<F0, K, ROWS0, SIMDGROUPS, NORM, false>(weight0, N0, g, row, norm, params.eps,
-                                                       out0 + size_t(group.y) * N0, tile, at);
+    multiply_part<F0, N0, K, ROWS0, SIMDGROUPS, NORM>(out0 + size_t(token) * N0, weight0, g, row, norm, params.eps,
+                                                      tile, at);
   } else if (g < END1) {
-    matvec_rows<F1, K, ROWS1, SIMDGROUPS, NORM, false>(weight1, N1, g - END0, row, norm, params.eps,
-                                                       out1 + size_t(group.y) * N1, tile, at);
+    multiply_part<F1, N1, K, ROWS1, SIMDGROUPS, NORM>(out1 + size_t(token) * N1, weight1, g - END0, row, norm,
+                                                      params.eps, tile, at);
   } else if (g < END2) {
-    matvec_rows<F2, K, ROWS2, SIMDGROUPS, NORM, false>(weight2, N2, g - END1, row, norm, params.eps,
-                                                       out2 + size_t(group.y) * N2, tile, at);
+    multiply_part<F2, N2, K, ROWS2, SIMDGROUPS, NORM>(out2 + size_t(token) * N2, weight2, g - END1, row, norm,
+                                                      params.eps, tile, at);
   } else {
-    matvec_rows<F3, K, ROWS3, SIMDGROUPS, NORM, false>(weight3, N3, g - END2, row, norm, params.eps,
-                                                       out3 + size_t(group.y) * N3, tile, at);
+    multiply_part<F3, N3, K, ROWS3, SIMDGROUPS, NORM>(out3 + size_t(token) * N3, weight3, g - END2, row, norm,
+                                                      params.eps, tile, at);
   }
 }
