@@ -56,27 +56,25 @@ METAL_FUNC void load_batch(thread row_batch<F, K, ROWS>& to, const thread matrix
   }
 }
 
-// products[r] = dot of row r with norm(x), the same in every lane; rows as in load_batch.
-// norm(x) = x without NORM. STAGED: the caller has waited for earlier steps, staged the first tile and passed
-// a barrier; `squares` is what stage returned.
-template <typename F, int K, int ROWS, int MATRICES, int SIMDGROUPS, bool NORM, bool STAGED, typename T>
-METAL_FUNC void multiply_rows(thread float* products, const thread matrix_rows<F>* from, const device T* x,
-                              const device float* norm, float eps, staged_x tile, float squares, thread_place at) {
+// products[r] = dot of row r with norm(x), the same in every lane; rows as in load_batch; norm(x) = x without NORM.
+// The first tile of x is staged and the first batch asked for; `squares` is what staging gave this thread.
+template <typename F, int K, int ROWS, int MATRICES, int SIMDGROUPS, bool NORM, typename T>
+METAL_FUNC void multiply_staged(thread float* products, thread row_batch<F, K, ROWS>& batch,
+                                const thread matrix_rows<F>* from, const device T* x, const device float* norm,
+                                float eps, staged_x tile, float squares, thread_place at) {
   typedef row_plan<F, K, ROWS> plan;
-  row_batch<F, K, ROWS> batch;
-  load_batch<F, K, ROWS, MATRICES>(batch, from, 0, at.lane);
-  if (!STAGED) {
-    LILY_WAIT();
-  }
   float acc[ROWS];
   UNROLL for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
   for (int b = 0; b < plan::BATCHES; b++) {
-    if (b > 0) load_batch<F, K, ROWS, MATRICES>(batch, from, b, at.lane);
-    if (b % plan::TILE_BATCHES == 0 && !(STAGED && b == 0)) {
-      if (b > 0) threadgroup_barrier(mem_flags::mem_threadgroup);  // all have read the tile before
-      squares += stage<F, K, SIMDGROUPS * 32, NORM>(tile, x, norm, b * plan::BATCH * plan::STEP, at.index);
-      publish_squares<NORM>(tile, squares, at);
-      threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (b > 0) {
+      load_batch<F, K, ROWS, MATRICES>(batch, from, b, at.lane);
+      if (b % plan::TILE_BATCHES == 0) {
+        const uint first = b * plan::BATCH * plan::STEP;
+        tile_chunks<K, SIMDGROUPS * 32> norm_chunks;
+        if (NORM) load_chunks(norm_chunks, norm, first, at.index);
+        threadgroup_barrier(mem_flags::mem_threadgroup);  // all have read the tile before
+        stage_tile<F, K, SIMDGROUPS, NORM>(tile, x, norm, norm_chunks, first, squares, at);
+      }
     }
     UNROLL for (int s = 0; s < plan::BATCH; s++) {
       const uint in_tile = ((b % plan::TILE_BATCHES * plan::BATCH + s) * 32 + at.lane) * plan::V;
@@ -91,4 +89,18 @@ METAL_FUNC void multiply_rows(thread float* products, const thread matrix_rows<F
   }
   const float scale = NORM ? inverse_rms<K, SIMDGROUPS>(tile, eps) : 1.0f;
   UNROLL for (int r = 0; r < ROWS; r++) products[r] = simd_sum(acc[r]) * scale;
+}
+
+// The same with nothing staged yet: asks for weights, waits for earlier steps, stages.
+template <typename F, int K, int ROWS, int MATRICES, int SIMDGROUPS, bool NORM, typename T>
+METAL_FUNC void multiply_rows(thread float* products, const thread matrix_rows<F>* from, const device T* x,
+                              const device float* norm, float eps, staged_x tile, thread_place at) {
+  row_batch<F, K, ROWS> batch;
+  load_batch<F, K, ROWS, MATRICES>(batch, from, 0, at.lane);
+  tile_chunks<K, SIMDGROUPS * 32> norm_chunks;
+  if (NORM) load_chunks(norm_chunks, norm, 0, at.index);
+  LILY_WAIT();
+  float squares = 0.0f;
+  stage_tile<F, K, SIMDGROUPS, NORM>(tile, x, norm, norm_chunks, 0, squares, at);
+  multiply_staged<F, K, ROWS, MATRICES, SIMDGROUPS, NORM>(products, batch, from, x, norm, eps, tile, squares, at);
 }

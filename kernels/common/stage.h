@@ -49,53 +49,81 @@ METAL_FUNC void load8(thread float4& a, thread float4& b, const device bfloat* p
   b = float4(low_value(v.z, bfloat()), high_value(v.z, bfloat()), low_value(v.w, bfloat()), high_value(v.w, bfloat()));
 }
 
-// Stages the tile that starts at value `first` for rows of format F; thread t of THREADS takes part, whole
-// simdgroups alike. With NORM every activation is multiplied by its weight of the norm first. Returns the
-// sum of the squares of the activations that this thread has staged, for the norm.
-template <typename F, int K, int THREADS, bool NORM, typename T>
-METAL_FUNC float stage(staged_x to, const device T* x, const device float* norm, uint first, uint t) {
-  enum : int { TILE = tile_of<K>::VALUES, V = lane_values<F, K>::COUNT };
+// What one thread of THREADS takes of a tile: chunks t, t + THREADS, ... of 8 values. Of the activations, or of the
+// weight of a norm, which can so be asked for before LILY_WAIT. Empty where rows of K are not aligned.
+template <int K, int THREADS> struct tile_chunks {
+  enum : int {
+    ALIGNED = K % 8 == 0,
+    COUNT = ALIGNED ? (tile_of<K>::VALUES / 8 + THREADS - 1) / THREADS : 1,
+    EVEN = K == tile_of<K>::VALUES && K % (8 * THREADS) == 0
+  };
+  float4 low[COUNT];
+  float4 high[COUNT];
+};
+
+template <int K, int THREADS>
+METAL_FUNC bool has_chunk(uint c, uint first) {
+  return tile_chunks<K, THREADS>::EVEN || (c < uint(tile_of<K>::VALUES / 8) && first + 8 * c < uint(K));
+}
+
+// The chunks of the tile that starts at value `first` of a row.
+template <int K, int THREADS, typename T>
+METAL_FUNC void load_chunks(thread tile_chunks<K, THREADS>& to, const device T* row, uint first, uint t) {
+  typedef tile_chunks<K, THREADS> chunks;
+  if (!chunks::ALIGNED) return;
+  UNROLL for (int j = 0; j < chunks::COUNT; j++) {
+    const uint c = j * THREADS + t;
+    to.low[j] = float4(0.0f);
+    to.high[j] = float4(0.0f);
+    if (has_chunk<K, THREADS>(c, first)) load8(to.low[j], to.high[j], row + first + 8 * c);
+  }
+}
+
+// Stages chunks of activations for rows of format F; with NORM they are multiplied by those of `norm` first.
+// Returns the sum of the squares of this thread's activations, for the norm. Whole simdgroups take part alike.
+template <typename F, int K, int THREADS, bool NORM>
+METAL_FUNC float stage_chunks(staged_x to, const thread tile_chunks<K, THREADS>& x,
+                              const thread tile_chunks<K, THREADS>& norm, uint first, uint t) {
+  enum : int { V = lane_values<F, K>::COUNT };
   float squares = 0.0f;
-  if (K % 8 == 0) {
-    for (uint base = 0; base < uint(TILE / 8); base += THREADS) {
-      const uint c = base + t;
-      const bool mine = c < uint(TILE / 8) && first + 8 * c < uint(K);
-      float4 a = float4(0.0f), b = float4(0.0f);
-      if (mine) {
-        load8(a, b, x + first + 8 * c);
-        if (NORM) {
-          float4 na, nb;
-          load8(na, nb, norm + first + 8 * c);
-          squares += dot(a, a) + dot(b, b);
-          a *= na;
-          b *= nb;
-        }
-      }
-      float sum = sum4(a) + sum4(b), excess = prepare8<F>(a, b, c);
-      if (F::QUANTISED) {  // neighbouring threads hold the values of one packet
-        sum += simd_shuffle_xor(sum, 1);
-        excess += simd_shuffle_xor(excess, 1);
-        if (V == 32) {
-          sum += simd_shuffle_xor(sum, 2);
-          excess += simd_shuffle_xor(excess, 2);
-        }
-      }
-      if (mine) {
-        threadgroup float4* d = (threadgroup float4*)(to.values + c / 4 * 36 + c % 4 * 8);
-        d[0] = a;
-        d[1] = b;
-        if (F::QUANTISED && c % (V / 8) == 0) to.sums[c / (V / 8)] = float2(sum, excess);
+  UNROLL for (int j = 0; j < tile_chunks<K, THREADS>::COUNT; j++) {
+    const uint c = j * THREADS + t;
+    float4 a = x.low[j], b = x.high[j];
+    if (NORM) {
+      squares += dot(a, a) + dot(b, b);
+      a *= norm.low[j];
+      b *= norm.high[j];
+    }
+    float sum = sum4(a) + sum4(b), excess = prepare8<F>(a, b, c);
+    if (F::QUANTISED) {  // neighbouring threads hold the values of one packet
+      sum += simd_shuffle_xor(sum, 1);
+      excess += simd_shuffle_xor(excess, 1);
+      if (V == 32) {
+        sum += simd_shuffle_xor(sum, 2);
+        excess += simd_shuffle_xor(excess, 2);
       }
     }
-  } else {
-    for (uint i = t; i < uint(TILE) && first + i < uint(K); i += THREADS) {
-      float v = float(x[first + i]);
-      if (NORM) {
-        squares += v * v;
-        v *= norm[first + i];
-      }
-      to.values[i / 32 * 36 + i % 32] = v;
+    if (has_chunk<K, THREADS>(c, first)) {
+      threadgroup float4* d = (threadgroup float4*)(to.values + c / 4 * 36 + c % 4 * 8);
+      d[0] = a;
+      d[1] = b;
+      if (F::QUANTISED && c % (V / 8) == 0) to.sums[c / (V / 8)] = float2(sum, excess);
     }
+  }
+  return squares;
+}
+
+// The same value by value, for rows of plain numbers that are not aligned.
+template <int K, int THREADS, bool NORM, typename T>
+METAL_FUNC float stage_values(staged_x to, const device T* x, const device float* norm, uint first, uint t) {
+  float squares = 0.0f;
+  for (uint i = t; i < uint(tile_of<K>::VALUES) && first + i < uint(K); i += THREADS) {
+    float v = float(x[first + i]);
+    if (NORM) {
+      squares += v * v;
+      v *= norm[first + i];
+    }
+    to.values[i / 32 * 36 + i % 32] = v;
   }
   return squares;
 }
@@ -112,6 +140,23 @@ template <int K, int SIMDGROUPS> METAL_FUNC float inverse_rms(staged_x from, flo
   float sum = 0.0f;
   UNROLL for (int i = 0; i < SIMDGROUPS; i++) sum += from.squares[i];
   return rsqrt(sum * (1.0f / K) + eps);
+}
+
+// Stages the tile that starts at value `first`, by the whole threadgroup, and passes the barrier that makes it
+// readable. `norm_chunks` are those of this tile. `squares` is this thread's sum so far and grows.
+template <typename F, int K, int SIMDGROUPS, bool NORM, typename T>
+METAL_FUNC void stage_tile(staged_x to, const device T* x, const device float* norm,
+                           const thread tile_chunks<K, SIMDGROUPS * 32>& norm_chunks, uint first, thread float& squares,
+                           thread_place at) {
+  if (tile_chunks<K, SIMDGROUPS * 32>::ALIGNED) {
+    tile_chunks<K, SIMDGROUPS * 32> chunks;
+    load_chunks(chunks, x, first, at.index);
+    squares += stage_chunks<F, K, SIMDGROUPS * 32, NORM>(to, chunks, norm_chunks, first, at.index);
+  } else {
+    squares += stage_values<K, SIMDGROUPS * 32, NORM>(to, x, norm, first, at.index);
+  }
+  publish_squares<NORM>(to, squares, at);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 // The activations of the packet that starts at value `index` of the tile.

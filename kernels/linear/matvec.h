@@ -9,27 +9,18 @@ struct owned_rows {
   uint first;
   uint row;
 };
-
-// products[r] = dot(row + r of the matrix, norm(x)), the same in every lane.
-template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, typename T>
-METAL_FUNC owned_rows matvec_products(thread float* products, const device uint* weight, uint n, uint group,
-                                      const device T* x, const device float* norm, float eps, staged_x tile,
-                                      thread_place at) {
+template <int ROWS, int SIMDGROUPS> METAL_FUNC owned_rows owned_by(uint group, uint simdgroup, uint n) {
   owned_rows owned;
-  owned.first = (group * SIMDGROUPS + at.simdgroup) * ROWS;
+  owned.first = (group * SIMDGROUPS + simdgroup) * ROWS;
   owned.row = clamped_row<ROWS>(owned.first, n);
-  matrix_rows<F> from[1];
-  from[0] = rows_at<F, K>(weight, n, owned.row);
-  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, NORM, false>(products, from, x, norm, eps, tile, 0.0f, at);
   return owned;
 }
 
-template <int ROWS, bool ACCUMULATE>
-METAL_FUNC void store_products(device float* out, const thread float* products, owned_rows owned, uint lane) {
+template <int ROWS> METAL_FUNC void store_products(device float* out, const thread float* products, owned_rows owned,
+                                                   uint lane) {
   if (lane == 0) {
     UNROLL for (int r = 0; r < ROWS; r++) {
-      const uint row = owned.row + r;
-      if (row >= owned.first) out[row] = ACCUMULATE ? out[row] + products[r] : products[r];
+      if (owned.row + r >= owned.first) out[owned.row + r] = products[r];
     }
   }
 }
@@ -61,9 +52,24 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
     LILY_WAIT();
     if (token >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
+  const staged_x tile = staged_at(values, sums, values);
+  const thread_place at = place_of(index, simdgroup, lane);
+  const owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group.x, simdgroup, N);
+  matrix_rows<F> from[1];
+  from[0] = rows_at<F, K>(weight, N, owned.row);
+  row_batch<F, K, ROWS> batch;
+  load_batch<F, K, ROWS, 1>(batch, from, 0, lane);
+  LILY_WAIT();
+  device float* y = out + size_t(token) * N + owned.row;
+  float before[ROWS];  // asked for early: nothing is left to wait for after the sum
+  UNROLL for (int r = 0; r < ROWS; r++) before[r] = ACCUMULATE ? y[r] : 0.0f;
+  const device float* no_norm = (const device float*)weight;
+  const tile_chunks<K, SIMDGROUPS * 32> no_chunks = {};
+  float squares = 0.0f;
+  stage_tile<F, K, SIMDGROUPS, false>(tile, x + size_t(token) * K, no_norm, no_chunks, 0, squares, at);
   float products[ROWS];
-  const owned_rows owned = matvec_products<F, K, ROWS, SIMDGROUPS, false>(
-      products, weight, N, group.x, x + size_t(token) * K, (const device float*)weight, 0.0f,
-      staged_at(values, sums, values), place_of(index, simdgroup, lane));
-  store_products<ROWS, ACCUMULATE>(out + size_t(token) * N, products, owned, lane);
+  multiply_staged<F, K, ROWS, 1, SIMDGROUPS, false>(products, batch, from, x + size_t(token) * K, no_norm, 0.0f, tile,
+                                                    squares, at);
+  UNROLL for (int r = 0; r < ROWS; r++) products[r] += before[r];
+  store_products<ROWS>(out + size_t(token) * N, products, owned, lane);
 }

@@ -12,10 +12,12 @@ template <int N, int ROWS, int SIMDGROUPS> struct part_of {
 template <typename F, int N, int K, int ROWS, int SIMDGROUPS, bool NORM>
 METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint group, const device float* x,
                               const device float* norm, float eps, staged_x tile, thread_place at) {
+  const owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group, at.simdgroup, N);
+  matrix_rows<F> from[1];
+  from[0] = rows_at<F, K>(weight, N, owned.row);
   float products[ROWS];
-  const owned_rows owned =
-      matvec_products<F, K, ROWS, SIMDGROUPS, NORM>(products, weight, N, group, x, norm, eps, tile, at);
-  store_products<ROWS, false>(out, products, owned, at.lane);
+  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, NORM>(products, from, x, norm, eps, tile, at);
+  store_products<ROWS>(out, products, owned, at.lane);
 }
 
 // stacked_matvec: out_i[t] = norm(x[t]) W_i^T for up to four matrices; norm(x) = x without NORM, else
@@ -68,12 +70,14 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int R
     const uint n = g < END0 ? N0 : g < END1 ? N1 : g < END2 ? N2 : N3;
     const uint start = g < END0 ? 0 : g < END1 ? END0 : g < END2 ? END1 : END2;
     const device uint* weight = g < END0 ? weight0 : g < END1 ? weight1 : g < END2 ? weight2 : weight3;
+    const owned_rows owned = owned_by<ROWS0, SIMDGROUPS>(g - start, simdgroup, n);
+    matrix_rows<F0> from[1];
+    from[0] = rows_at<F0, K>(weight, n, owned.row);
     float products[ROWS0];
-    const owned_rows owned = matvec_products<F0, K, ROWS0, SIMDGROUPS, NORM>(products, weight, n, g - start, row, norm,
-                                                                            params.eps, tile, at);
+    multiply_rows<F0, K, ROWS0, 1, SIMDGROUPS, NORM>(products, from, row, norm, params.eps, tile, at);
     // Chosen only now: a pointer less to keep in registers throughout.
     device float* out = g < END0 ? out0 : g < END1 ? out1 : g < END2 ? out2 : out3;
-    store_products<ROWS0, false>(out + size_t(token) * n, products, owned, lane);
+    store_products<ROWS0>(out + size_t(token) * n, products, owned, lane);
   } else if (g < END0) {
     multiply_part<F0, N0, K, ROWS0, SIMDGROUPS, NORM>(out0 + size_t(token) * N0, weight0, g, row, norm, params.eps,
                                                       tile, at);

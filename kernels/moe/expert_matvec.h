@@ -42,9 +42,9 @@ template <typename F, typename T, int EXPERTS, int TOP_K, int N, int K, bool PER
   matrix_rows<F> from[1];
   from[0] = rows_at<F, K>(weight, size_t(EXPERTS) * N, size_t(expert) * N + row);
   float products[ROWS];
-  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, false, false>(
+  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, false>(
       products, from, x + size_t(PER_SLOT ? slot : slot / TOP_K) * K, (const device float*)weight, 0.0f,
-      staged_at(values, sums, values), 0.0f, place_of(index, simdgroup, lane));
+      staged_at(values, sums, values), place_of(index, simdgroup, lane));
   if (lane == 0) {
     UNROLL for (int r = 0; r < ROWS; r++) {
       if (row + r >= first) out[size_t(slot) * N + row + r] = products[r];

@@ -15,7 +15,7 @@
 //              experts uint[TOP_K]; weights float[TOP_K + 1]; out float[TOP_K, N]; shared_out float[SHARED_N]
 // ownership    threadgroups: for each slot j those of its N rows, then those of the shared expert; each owns
 //              SIMDGROUPS * ROWS rows of both matrices. Every one of a slot finds the slot's expert itself:
-//              simdgroup 0, while the others stage h. Threadgroup 0 writes experts and weights.
+//              simdgroup 0, before its share of staging h. Threadgroup 0 writes experts and weights.
 // threadgroup  as stacked_matvec, and 4 bytes
 // needs        TOP_K <= 32, TOP_K <= EXPERTS <= 1024, SIMDGROUPS >= 2; N, SHARED_N >= ROWS; else as matvec
 // sums         as matvec, for each product
@@ -46,9 +46,11 @@ template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int T
     const uint slot = group / PER_SLOT;
     const uint first = (group % PER_SLOT * SIMDGROUPS + simdgroup) * ROWS;
     const uint row = clamped_row<ROWS>(first, N);
+    tile_chunks<K, SIMDGROUPS * 32> norm_chunks, chunks;
+    if (NORM) load_chunks(norm_chunks, norm, 0, index);
     LILY_WAIT();
-    float square = 0.0f;
-    if (simdgroup == 0) {
+    load_chunks(chunks, x, 0, index);
+    if (simdgroup == 0) {  // the others stage meanwhile
       uint expert;
       float weight;
       top_k<EXPERTS, TOP_K>(logits, lane, expert, weight);
@@ -58,15 +60,16 @@ template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int T
         weights[lane] = weight;
       }
       if (group == 0 && lane == 0) weights[TOP_K] = sigmoid(shared_gate[0]);
-    } else {
-      square = stage<FG, K, (SIMDGROUPS - 1) * 32, NORM>(tile, x, norm, 0, index - 32);
     }
-    publish_squares<NORM>(tile, square, at);
+    float squares_here = 0.0f;
+    if (K % 8 == 0) squares_here = stage_chunks<FG, K, SIMDGROUPS * 32, NORM>(tile, chunks, norm_chunks, 0, index);
+    else squares_here = stage_values<K, SIMDGROUPS * 32, NORM>(tile, x, norm, 0, index);
+    publish_squares<NORM>(tile, squares_here, at);
     threadgroup_barrier(mem_flags::mem_threadgroup);
     const size_t all_rows = size_t(EXPERTS) * N, expert_row = size_t(picked[0]) * N + row;
     gate_and_up<K, ROWS, SIMDGROUPS, NORM, true>(g, u, rows_at<FG, K>(gate, all_rows, expert_row),
                                                  rows_at<FU, K>(up, all_rows, expert_row), x, norm, params.eps, tile,
-                                                 square, at);
+                                                 squares_here, at);
     store_gated<ROWS>(out + slot * N, g, u, first, row, lane);
   } else {
     const uint first = ((group - PER_SLOT * TOP_K) * SIMDGROUPS + simdgroup) * ROWS;
@@ -128,10 +131,13 @@ template <typename F, typename S, int EXPERTS, int TOP_K, int N, int SHARED_N, i
   LILY_TRIGGER();
   const uint first = group * ROWS;
   const uint row = clamped_row<ROWS>(first, DIM);
+  const bool owner = index < uint(ROWS) && row + index >= first;
+  float sum = 0.0f;
   for (uint slot = simdgroup; slot <= uint(TOP_K); slot += SIMDGROUPS) {
     float products[ROWS];
     if (slot < uint(TOP_K)) {
       LILY_WAIT();
+      if (slot == 0 && owner) sum = x[row + index];
       const size_t expert = experts[slot];
       multiply_rows_direct<F, N, ROWS>(products, rows_at<F, N>(down, size_t(EXPERTS) * DIM, expert * DIM + row),
                                        mid + slot * N, lane);
@@ -144,8 +150,7 @@ template <typename F, typename S, int EXPERTS, int TOP_K, int N, int SHARED_N, i
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (index < uint(ROWS) && row + index >= first) {
-    float sum = x[row + index];
+  if (owner) {
     for (int slot = 0; slot <= TOP_K; slot++) sum += part[slot * ROWS + index];
     x[row + index] = sum;
   }
