@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 mod ahead;
+pub mod compare;
 
 pub use ahead::one_by_one;
 
