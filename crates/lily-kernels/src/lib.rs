@@ -14,3 +14,4 @@ pub mod limits;
 pub mod lower;
 pub mod params;
 pub mod sources;
+pub mod translate;

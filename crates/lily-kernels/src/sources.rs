@@ -59,7 +59,7 @@ pub enum SourceError {
 /// File and line, if known; shows as `file:line: `, ready to stand before a message.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Position {
-    /// Relative to `kernels/`.
+    /// As a `#line` directive names it: `kernels/...`.
     pub file: String,
     /// From 1; 0 where there is none.
     pub line: usize,
@@ -67,7 +67,7 @@ pub struct Position {
 
 impl std::fmt::Display for Position {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        if self.line == 0 { Ok(()) } else { write!(f, "kernels/{}:{}: ", self.file, self.line) }
+        if self.line == 0 { Ok(()) } else { write!(f, "{}:{}: ", self.file, self.line) }
     }
 }
 
@@ -146,7 +146,7 @@ impl Flattened {
         self.line_directive(1, name);
         let mut conditions = 0;
         for (index, line) in text.lines().enumerate() {
-            let at = || Position { file: name.to_owned(), line: index + 1 };
+            let at = || Position { file: format!("kernels/{name}"), line: index + 1 };
             let directive = line.trim_start().strip_prefix('#').map(str::trim_start);
             match directive {
                 Some(d) if d.starts_with("if") => conditions += 1,
