@@ -71,11 +71,11 @@ impl KernelCache {
         self.load(&self.folder.join(object), name).ok()
     }
 
-    /// Compiles one source that defines all of these kernels, given as key and host name.
+    /// Compiles one source that defines the kernels of all these keys.
     ///
     /// # Errors
     /// Compiler or files fail.
-    pub fn compile(&self, source: &str, kernels: &[(u64, &str)]) -> Result<(), CompileError> {
+    pub fn compile(&self, source: &str, keys: &[u64]) -> Result<(), CompileError> {
         let io = |source| CompileError::Io { folder: self.folder.clone(), source };
         std::fs::create_dir_all(&self.folder).map_err(io)?;
         let name = format!("{:016x}", self.key(source));
@@ -88,7 +88,7 @@ impl KernelCache {
         self.toolchain.compile(&cpp, &so)?;
         std::fs::rename(&cpp, self.folder.join(format!("{name}.cpp"))).map_err(io)?;
         std::fs::rename(&so, self.folder.join(&object)).map_err(io)?;
-        for &(key, _) in kernels {
+        for &key in keys {
             let index = self.index(key);
             let written = index.with_extension(&mine);
             std::fs::write(&written, &object).map_err(io)?;
@@ -106,7 +106,7 @@ impl KernelCache {
         if let Some(entry) = self.find(key, name) {
             return Ok(entry);
         }
-        self.compile(source, &[(key, name)])?;
+        self.compile(source, &[key])?;
         self.load(&self.folder.join(format!("{key:016x}.so")), name)
     }
 

@@ -146,6 +146,7 @@ impl Drop for Taken {
 }
 
 /// Numbers that look random; the same for the same seed on every machine.
+#[derive(Clone, Debug)]
 pub(crate) struct Random(pub(crate) u64);
 
 impl Random {

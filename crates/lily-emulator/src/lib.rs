@@ -11,12 +11,23 @@
 mod abi;
 mod cache;
 mod compute;
+mod device;
+mod error;
 mod fault;
+mod kernels;
 mod memory;
+mod model;
+mod sequence;
+mod step;
 mod toolchain;
+mod weights;
 
 pub use cache::{Entry, KernelCache};
 pub use compute::{Dispatch, Schedule, run};
+pub use device::{EmulatorDevice, EmulatorOptions};
+pub use error::EmulatorError;
 pub use fault::{Fault, Memory, Place};
+pub use kernels::{host_source, host_source_of};
 pub use memory::AlignedBytes;
+pub use model::EmulatorModel;
 pub use toolchain::{CompileError, Toolchain};

@@ -6,6 +6,9 @@ use std::ptr::NonNull;
 /// Alignment in bytes: more than any access of a kernel needs.
 const ALIGN: usize = 256;
 
+/// What memory holds that nobody has written: a NaN in every float format, an absurd index.
+pub(crate) const POISON: u8 = 0xff;
+
 /// Zeroed bytes at a 256-byte boundary.
 #[derive(Debug)]
 pub struct AlignedBytes {

@@ -12,6 +12,7 @@ const FLAGS: &[&str] = &[
     "-std=c++20",
     "-O1",
     "-g1",
+    "-fdebug-compilation-dir=.",
     "-fPIC",
     "-shared",
     "-fvisibility=hidden",

@@ -1,24 +1,17 @@
 //! The run-time by itself: hand-written kernels, one per property.
 
-use lily_emulator::{AlignedBytes, Dispatch, Entry, Fault, KernelCache, Schedule, Toolchain, run};
+use lily_emulator::{
+    AlignedBytes, Dispatch, Entry, Fault, KernelCache, Schedule, Toolchain, host_source_of, run,
+};
 
-const RUNTIME: &[&str] = &[
-    include_str!("../../../kernels/runtime/host/machine.hpp"),
-    include_str!("../../../kernels/runtime/host/pointer.hpp"),
-    include_str!("../../../kernels/runtime/host/vector.hpp"),
-    include_str!("../../../kernels/runtime/host/math.hpp"),
-    include_str!("../../../kernels/runtime/host/simd.hpp"),
-    include_str!("../../../kernels/runtime/host/atomic.hpp"),
-    include_str!("../../../kernels/runtime/host/matrix.hpp"),
-];
-
-fn entry(source: &str, name: &str) -> Entry {
+fn entry(kernel: &str, name: &str) -> Entry {
     let cache = KernelCache::new(Toolchain::find().unwrap(), KernelCache::default_folder());
-    let mut text = RUNTIME.concat().replace("#pragma once", "");
-    text.push_str("namespace metal {\n#line 1 \"test.metal\"\n");
-    text.push_str(source);
-    text.push_str("}\n");
-    cache.entry(&text, name).unwrap_or_else(|error| panic!("{error}"))
+    let source = format!(
+        "#include <metal_stdlib>\nusing namespace metal;\n#line 1 \"test.metal\"\n{kernel}\n\
+         template [[host_name(\"{name}\")]] [[kernel]] decltype({name}<32>) {name}<32>;\n"
+    );
+    let host = host_source_of(&source).unwrap_or_else(|error| panic!("{error}"));
+    cache.entry(&host, name).unwrap_or_else(|error| panic!("{error}"))
 }
 
 fn launch(
@@ -34,17 +27,16 @@ fn launch(
 #[test]
 fn a_sum_over_a_threadgroup_is_right() {
     let entry = entry(
-        r#"
-extern "C" __attribute__((visibility("default"))) void lily_entry_sum(const ::lily::binding* b) {
-  ::lily::ptr<const float> x(b[0]);
-  ::lily::ptr<float> y(b[1]);
-  LILY_THREADGROUP(float, part, [4]);
-  const float s = simd_sum(x[tg_pos_<uint>() * 128 + tid_<uint>()]);
-  if (lane_<uint>() == 0) part[sg_<uint>()] = s;
+        r"template <int LANES>
+[[kernel]] void sum(const device float* x [[buffer(0)]], device float* y [[buffer(1)]],
+                    uint tg [[threadgroup_position_in_grid]], uint tid [[thread_index_in_threadgroup]],
+                    uint sg [[simdgroup_index_in_threadgroup]], uint lane [[thread_index_in_simdgroup]]) {
+  threadgroup float part[4];
+  const float s = simd_sum(x[tg * 4 * LANES + tid]);
+  if (lane == 0) part[sg] = s;
   threadgroup_barrier(mem_flags::mem_threadgroup);
-  if (tid_<uint>() == 0) y[tg_pos_<uint>()] = part[0] + part[1] + part[2] + part[3];
-}
-"#,
+  if (tid == 0) y[tg] = part[0] + part[1] + part[2] + part[3];
+}",
         "sum",
     );
     let x: Vec<f32> = (0..512).map(|i| i as f32).collect();

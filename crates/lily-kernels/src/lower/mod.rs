@@ -35,12 +35,24 @@ pub fn lower(
     manifest: &Manifest,
     tuning: &Tuning,
 ) -> Result<Program, LowerError> {
-    let plan = plan.plan();
-    let launches = plan.steps.iter().map(|step| {
-        let context = Context { plan, manifest, tuning, step: &step.name };
-        launch(&context, &step.op)
-    });
+    let launches = (0..plan.plan().steps.len()).map(|index| step(plan, manifest, tuning, index));
     Ok(Program { launches: launches.collect::<Result<_, _>>()? })
+}
+
+/// Chooses a kernel for one step.
+///
+/// # Errors
+/// As [`lower`].
+pub fn step(
+    plan: &ValidPlan,
+    manifest: &Manifest,
+    tuning: &Tuning,
+    index: usize,
+) -> Result<Launch, LowerError> {
+    let plan = plan.plan();
+    let step = &plan.steps[index];
+    let context = Context { plan, manifest, tuning, step: &step.name };
+    launch(&context, &step.op)
 }
 
 fn launch(cx: &Context<'_>, op: &Op) -> Result<Launch, LowerError> {

@@ -1,0 +1,104 @@
+//! From kernels to compiled entries: translate, look up, compile what is missing in batches.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use lily_kernels::launch::{Kernel, Module};
+use lily_kernels::{sources, translate};
+
+use crate::cache::{Entry, KernelCache};
+use crate::error::EmulatorError;
+
+/// Kernels per object: enough to share the reading of a module's source, few enough to spread over
+/// processors.
+const BATCH: usize = 12;
+
+/// The host C++ of some kernels of a module, run-time included.
+///
+/// # Errors
+/// Sources cannot be put together or not be translated.
+pub fn host_source(module: Module, kernels: &[&Kernel]) -> Result<String, EmulatorError> {
+    host_source_of(&sources::library(module, kernels)?)
+}
+
+/// The host C++ of a library of Metal kernels, run-time included.
+///
+/// # Errors
+/// The library cannot be translated.
+pub fn host_source_of(library: &str) -> Result<String, EmulatorError> {
+    let runtime = sources::flatten("runtime/host.hpp")?;
+    Ok(format!("{runtime}\n{}", translate::host(library)?.code))
+}
+
+/// Compiled kernels by what they are.
+#[derive(Debug)]
+pub(crate) struct Kernels {
+    cache: KernelCache,
+    entries: HashMap<Kernel, Entry>,
+}
+
+impl Kernels {
+    pub(crate) fn new(cache: KernelCache) -> Self {
+        Kernels { cache, entries: HashMap::new() }
+    }
+
+    /// The entry of a kernel that was required before.
+    pub(crate) fn entry(&self, kernel: &Kernel) -> Entry {
+        self.entries[kernel].clone()
+    }
+
+    /// Finds or compiles these kernels.
+    pub(crate) fn require<'a>(
+        &mut self,
+        kernels: impl Iterator<Item = &'a Kernel>,
+    ) -> Result<(), EmulatorError> {
+        let mut missing: BTreeMap<Module, Vec<(u64, &Kernel)>> = BTreeMap::new();
+        for kernel in kernels.collect::<BTreeSet<_>>() {
+            if self.entries.contains_key(kernel) {
+                continue;
+            }
+            let key = self.cache.key(&host_source(kernel.module, &[kernel])?);
+            match self.cache.find(key, &kernel.host_name()) {
+                Some(entry) => drop(self.entries.insert(kernel.clone(), entry)),
+                None => missing.entry(kernel.module).or_default().push((key, kernel)),
+            }
+        }
+        let batches: Vec<_> = missing.values().flat_map(|kernels| kernels.chunks(BATCH)).collect();
+        self.compile(&batches)?;
+        for &(key, kernel) in batches.into_iter().flatten() {
+            let name = kernel.host_name();
+            let lost = || EmulatorError::Vanished { kernel: name.clone() };
+            let entry = self.cache.find(key, &name).ok_or_else(lost)?;
+            self.entries.insert(kernel.clone(), entry);
+        }
+        Ok(())
+    }
+
+    /// Compiles batches side by side.
+    fn compile(&self, batches: &[&[(u64, &Kernel)]]) -> Result<(), EmulatorError> {
+        let workers =
+            std::thread::available_parallelism().map_or(1, usize::from).min(batches.len());
+        let next = AtomicUsize::new(0);
+        let failed = Mutex::new(None);
+        std::thread::scope(|scope| {
+            for _ in 0..workers {
+                scope.spawn(|| {
+                    while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
+                        if let Err(error) = self.compile_batch(batch) {
+                            *failed.lock().expect("no worker panics") = Some(error);
+                        }
+                    }
+                });
+            }
+        });
+        failed.into_inner().expect("no worker panics").map_or(Ok(()), Err)
+    }
+
+    fn compile_batch(&self, batch: &[(u64, &Kernel)]) -> Result<(), EmulatorError> {
+        let kernels: Vec<&Kernel> = batch.iter().map(|&(_, kernel)| kernel).collect();
+        let source = host_source(kernels[0].module, &kernels)?;
+        let keys: Vec<u64> = batch.iter().map(|&(key, _)| key).collect();
+        Ok(self.cache.compile(&source, &keys)?)
+    }
+}

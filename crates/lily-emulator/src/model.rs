@@ -1,0 +1,307 @@
+//! A loaded model: weights, prepared plans, one scratch arena.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use lily_checkpoint::Checkpoint;
+use lily_checkpoint::manifest::Manifest;
+use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence};
+use lily_kernels::launch::Launch;
+use lily_kernels::lower::{self, LowerError};
+use lily_plan::buffer::{Buffer, BufferClass, BufferId};
+use lily_plan::plan::{Phase, Plan};
+use lily_plan::valid::{Placement, ValidPlan};
+
+use crate::cache::{Entry, KernelCache};
+use crate::compute::Random;
+use crate::device::EmulatorOptions;
+use crate::error::{EmulatorError, KIND};
+use crate::kernels::Kernels;
+use crate::memory::AlignedBytes;
+use crate::sequence::{EmulatorSequence, SessionBuffer};
+use crate::step::{Span, StepRun, run_step};
+use crate::weights::WeightStore;
+
+/// Weights in memory and the plans prepared for them.
+#[derive(Debug)]
+pub struct EmulatorModel {
+    manifest: Manifest,
+    weights: WeightStore,
+    options: EmulatorOptions,
+    kernels: Kernels,
+    session: Arc<[SessionBuffer]>,
+    plans: Vec<PreparedPlan>,
+    running: Mutex<Running>,
+}
+
+/// What a run needs to itself.
+#[derive(Debug)]
+struct Running {
+    arena: AlignedBytes,
+    random: Random,
+}
+
+#[derive(Debug)]
+struct PreparedPlan {
+    plan: ValidPlan,
+    /// By step; `None` where it was left out.
+    steps: Vec<Option<(Launch, Entry)>>,
+    places: Vec<Place>,
+    /// Inputs and outputs, by their order in the plan.
+    ports: Mutex<Vec<AlignedBytes>>,
+}
+
+/// Where a plan's buffer lies.
+#[derive(Clone, Copy, Debug)]
+enum Place {
+    /// Bytes from the start of the arena.
+    Arena(u64),
+    /// Index into the plan's ports.
+    Port(usize),
+    /// Index into the session table.
+    Session(usize),
+}
+
+fn is_session(buffer: &Buffer) -> bool {
+    matches!(buffer.class, BufferClass::KvCache | BufferClass::State)
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl EmulatorModel {
+    pub(crate) fn load(
+        checkpoint: &Checkpoint,
+        progress: &dyn Progress,
+        cache: KernelCache,
+        options: EmulatorOptions,
+    ) -> Result<Self, DeviceError> {
+        let running = Running { arena: AlignedBytes::zeroed(0), random: Random(options.seed) };
+        Ok(EmulatorModel {
+            manifest: checkpoint.manifest().clone(),
+            weights: WeightStore::load(checkpoint, progress)?,
+            options,
+            kernels: Kernels::new(cache),
+            session: Arc::from(Vec::new()),
+            plans: Vec::new(),
+            running: Mutex::new(running),
+        })
+    }
+
+    /// The launch of a step, unless it was left out.
+    pub fn launch(&self, plan: PlanId, step: usize) -> Option<&Launch> {
+        self.plans[plan.0].steps[step].as_ref().map(|(launch, _)| launch)
+    }
+
+    /// As [`LoadedModel::prepare`], for probing: steps that `wanted` refuses are left out, and so are
+    /// those without a kernel, which are returned.
+    ///
+    /// # Errors
+    /// As [`LoadedModel::prepare`].
+    pub fn prepare_steps(
+        &mut self,
+        plan: ValidPlan,
+        wanted: &dyn Fn(usize, &Launch) -> bool,
+    ) -> Result<(PlanId, Vec<LowerError>), EmulatorError> {
+        let (mut launches, mut missing) = (Vec::new(), Vec::new());
+        for index in 0..plan.plan().steps.len() {
+            match lower::step(&plan, &self.manifest, &self.options.tuning, index) {
+                Ok(launch) => launches.push(Some(launch).filter(|l| wanted(index, l))),
+                Err(error) => {
+                    launches.push(None);
+                    missing.push(error);
+                }
+            }
+        }
+        Ok((self.prepare_launches(plan, launches)?, missing))
+    }
+
+    fn prepare_launches(
+        &mut self,
+        plan: ValidPlan,
+        launches: Vec<Option<Launch>>,
+    ) -> Result<PlanId, EmulatorError> {
+        self.kernels.require(launches.iter().flatten().map(|launch| &launch.kernel))?;
+        let with_entry = |launch: Launch| {
+            let entry = self.kernels.entry(&launch.kernel);
+            (launch, entry)
+        };
+        let steps = launches.into_iter().map(|launch| launch.map(with_entry)).collect();
+        let table = self.session_with(plan.plan());
+        let mut ports = Vec::new();
+        let place = |(buffer, placement): (&Buffer, &Option<Placement>)| {
+            if is_session(buffer) {
+                let index = table.iter().position(|entry| entry.name == buffer.name);
+                return Place::Session(index.expect("added above"));
+            }
+            if let Some(placement) = placement {
+                return Place::Arena(placement.offset);
+            }
+            ports.push(AlignedBytes::zeroed(buffer.bytes() as usize));
+            Place::Port(ports.len() - 1)
+        };
+        let places = plan.plan().buffers.iter().zip(plan.placements()).map(place).collect();
+        let running = self.running.get_mut().unwrap_or_else(PoisonError::into_inner);
+        if plan.arena_bytes() > running.arena.len() as u64 {
+            running.arena = AlignedBytes::zeroed(plan.arena_bytes() as usize);
+        }
+        if table.len() != self.session.len() {
+            self.session = table.into();
+        }
+        self.plans.push(PreparedPlan { plan, steps, places, ports: Mutex::new(ports) });
+        Ok(PlanId(self.plans.len() - 1))
+    }
+
+    /// The session table with a plan's buffers added.
+    fn session_with(&self, plan: &Plan) -> Vec<SessionBuffer> {
+        let mut table = self.session.to_vec();
+        for buffer in plan.buffers.iter().filter(|buffer| is_session(buffer)) {
+            let Buffer { name, class, .. } = buffer;
+            let entry = SessionBuffer { name: name.clone(), bytes: buffer.bytes(), class: *class };
+            match table.iter().find(|known| known.name == entry.name) {
+                Some(known) => assert_eq!(*known, entry, "session buffer of two plans"),
+                None => table.push(entry),
+            }
+        }
+        table
+    }
+}
+
+impl PreparedPlan {
+    /// Where each buffer lies during a run.
+    fn spans(
+        &self,
+        arena: &mut AlignedBytes,
+        ports: &mut [AlignedBytes],
+        sequence: &mut EmulatorSequence,
+    ) -> Vec<Span> {
+        let buffers = self.plan.plan().buffers.iter().zip(&self.places);
+        let span = |(buffer, place): (&Buffer, &Place)| match *place {
+            Place::Session(index) => Span::of(sequence.buffer(index)),
+            Place::Port(index) => Span::of(&mut ports[index]),
+            Place::Arena(offset) => Span::part(arena, offset, buffer.bytes()),
+        };
+        buffers.map(span).collect()
+    }
+
+    fn step(&self, index: usize) -> Result<&(Launch, Entry), DeviceError> {
+        let left_out = || DeviceError::Unsupported {
+            what: format!("step {}", self.plan.plan().steps[index].name),
+        };
+        self.steps[index].as_ref().ok_or_else(left_out)
+    }
+
+    fn port(&self, id: BufferId) -> usize {
+        match self.places[id.0 as usize] {
+            Place::Port(index) => index,
+            _ => panic!("{} is no port", self.plan.plan().buffer(id).name),
+        }
+    }
+}
+
+impl LoadedModel for EmulatorModel {
+    fn prepare(&mut self, plan: ValidPlan) -> Result<PlanId, DeviceError> {
+        let program = lower::lower(&plan, &self.manifest, &self.options.tuning);
+        let program = program.map_err(EmulatorError::from)?;
+        let launches = program.launches.into_iter().map(Some).collect();
+        Ok(self.prepare_launches(plan, launches)?)
+    }
+
+    fn new_sequence(&self) -> Result<Box<dyn Sequence>, DeviceError> {
+        Ok(Box::new(EmulatorSequence::new(Arc::clone(&self.session))))
+    }
+
+    fn run(
+        &self,
+        plan: PlanId,
+        sequence: &mut dyn Sequence,
+        tokens: &[u32],
+        position: usize,
+        logits: &mut Vec<f32>,
+    ) -> Result<(), DeviceError> {
+        let prepared = &self.plans[plan.0];
+        let own = sequence.as_any_mut().downcast_mut::<EmulatorSequence>();
+        let Some(sequence) = own.filter(|sequence| sequence.matches(&self.session)) else {
+            let message = "the sequence was not made for the plans of this model".to_owned();
+            return Err(DeviceError::Lost { device: KIND, step: "start".to_owned(), message });
+        };
+        let plan = prepared.plan.plan();
+        assert!(
+            (1..=plan.rows).contains(&tokens.len()) && position + tokens.len() <= plan.capacity,
+            "{} tokens at position {position} in a plan of {} rows and {} positions",
+            tokens.len(),
+            plan.rows,
+            plan.capacity,
+        );
+        let (mut running, mut ports) = (lock(&self.running), lock(&prepared.ports));
+        let Running { arena, random } = &mut *running;
+        let write = |port: &mut AlignedBytes, values: &[u32]| {
+            for (word, value) in port.chunks_exact_mut(4).zip(values) {
+                word.copy_from_slice(&value.to_ne_bytes());
+            }
+        };
+        let control = [position as u32, tokens.len() as u32];
+        write(&mut ports[prepared.port(plan.ports.control)], &control);
+        write(&mut ports[prepared.port(plan.ports.tokens)], tokens);
+        let spans = prepared.spans(arena, &mut ports, sequence);
+        for stage in prepared.plan.stages() {
+            let mut stage = stage.clone();
+            random.shuffle(&mut stage);
+            for index in stage {
+                let (launch, entry) = prepared.step(index)?;
+                let step = StepRun {
+                    plan,
+                    step: &plan.steps[index],
+                    launch,
+                    entry,
+                    weights: &self.weights,
+                    rows: tokens.len(),
+                    seed: random.next(),
+                    workers: self.options.workers,
+                };
+                // SAFETY: arena, ports and session buffers live until the end of this function, and
+                // the locks and `&mut` sequence keep others from them.
+                unsafe { run_step(&step, &spans) }?;
+            }
+        }
+        let all = ports[prepared.port(plan.ports.logits)].to_f32();
+        // One row for the last token, or one per row of the plan, of which the active were computed.
+        let active = match plan.phase {
+            Phase::Score => all.len() / plan.rows * tokens.len(),
+            Phase::Prefill | Phase::Decode => all.len(),
+        };
+        logits.clear();
+        logits.extend_from_slice(&all[..active]);
+        Ok(())
+    }
+
+    fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
+        let prepared = &self.plans[plan.0];
+        let plan = prepared.plan.plan();
+        let control = &buffers[plan.ports.control.0 as usize][4..8];
+        let rows = u32::from_ne_bytes(control.try_into().expect("four bytes"));
+        let (launch, entry) = prepared.step(step)?;
+        let step = StepRun {
+            plan,
+            step: &plan.steps[step],
+            launch,
+            entry,
+            weights: &self.weights,
+            rows: rows as usize,
+            seed: lock(&self.running).random.next(),
+            workers: self.options.workers,
+        };
+        let mut memory: Vec<_> = buffers.iter().map(|bytes| AlignedBytes::of(bytes)).collect();
+        let spans: Vec<Span> = memory.iter_mut().map(Span::of).collect();
+        // SAFETY: the copies live until the end of this function and are reached only by the step.
+        unsafe { run_step(&step, &spans) }?;
+        for (bytes, memory) in buffers.iter_mut().zip(&memory) {
+            bytes.copy_from_slice(memory);
+        }
+        Ok(())
+    }
+
+    fn weight_bytes(&self) -> u64 {
+        self.weights.bytes()
+    }
+}
