@@ -13,7 +13,7 @@
 #include "common/tile.h"
 #include "common/vector.h"
 
-// How a threadgroup is cut: BM x BN outputs, BK steps; WM x WN simdgroups, each SM x SN outputs.
+// How a threadgroup is cut: BM x BN outputs, steps of BK; WM x WN simdgroups, each SM x SN outputs.
 template <int BM_, int BN_, int BK_, int WM_, int WN_> struct block {
   enum : int {
     BM = BM_,
@@ -31,7 +31,7 @@ template <int BM_, int BN_, int BK_, int WM_, int WN_> struct block {
 template <typename T, typename B> struct block_memory {
   enum : int {
     LD = B::BK + 16 / int(sizeof(T)),                   // elements from row to row
-    STAGED = (B::BM + B::BN) * LD * int(sizeof(T)),
+    STAGED = (B::BM + B::BN) * LD * int(sizeof(T)),     // x, then W
     SUMS_LD = B::SN + 4,
     SUMS = B::WM * B::WN * 16 * SUMS_LD * 4,
     VECTORS = (STAGED > SUMS ? STAGED : SUMS) / 16
@@ -178,14 +178,15 @@ template <typename T> METAL_FUNC void store_w(thread const no_stage&, threadgrou
 
 // ---- product ------------------------------------------------------------------------------------------------
 
-// One step: the sums of simdgroup sg grow by BK products. With two matrices (STRIPS = 2) the staged columns are BN / 2
-// of the first, then BN / 2 of the second, and a simdgroup takes the same SN / 2 of both, in that order.
-template <int STRIPS, typename T, typename B>
-METAL_FUNC void multiply_step(thread block_sums<B>& sums, const threadgroup T* xs, const threadgroup T* ws, uint sg) {
+// One step: the first 16 * ROWS rows of the sums of a simdgroup grow by BK products. With two matrices (STRIPS = 2) the
+// staged columns are BN / 2 of the first, then BN / 2 of the second, and a simdgroup takes the same SN / 2 of both, in
+// that order.
+template <int STRIPS, int ROWS, typename T, typename B>
+METAL_FUNC void multiply_step(thread block_sums<B>& sums, const threadgroup T* staged, uint sg) {
   constexpr uint LD = block_memory<T, B>::LD;
-  constexpr int ROWS = B::SM / 16, COLUMNS = B::SN / 16, IN_STRIP = COLUMNS / STRIPS;
-  const threadgroup T* xa = xs + sg / uint(B::WN) * uint(B::SM) * LD;
-  const threadgroup T* wb = ws + sg % uint(B::WN) * uint(B::SN / STRIPS) * LD;
+  constexpr int COLUMNS = B::SN / 16, IN_STRIP = COLUMNS / STRIPS;
+  const threadgroup T* xa = staged + sg / uint(B::WN) * uint(B::SM) * LD;
+  const threadgroup T* wb = staged + int(B::BM) * LD + sg % uint(B::WN) * uint(B::SN / STRIPS) * LD;
   UNROLL for (int k = 0; k < int(B::BK); k += 16) {
     tile_a<T> a[ROWS];
     tile_b<T> b[COLUMNS];
@@ -200,27 +201,43 @@ METAL_FUNC void multiply_step(thread block_sums<B>& sums, const threadgroup T* x
   }
 }
 
-// The sums of a block. M tells which row of x stands for row i of the block (input_row). The loads of W start before
-// LILY_WAIT has been passed if the caller begins the stages before it.
-template <int N, int K, int STRIPS, typename T, typename B, typename W0, typename W1, typename R0, typename R1>
-METAL_FUNC void multiply(thread block_sums<B>& sums, thread x_stage<T, B>& xr, const device T* x, thread W0& w0, R0 rows0,
-                         thread W1& w1, R1 rows1, threadgroup T* xs, threadgroup T* ws, uint tid, uint sg) {
+// The same for as many 16-row tiles as hold rows, if there are at most 4 of them; rows beyond the last tile stay zero.
+template <int STRIPS, typename T, typename B>
+METAL_FUNC void multiply_rows(thread block_sums<B>& sums, const threadgroup T* staged, uint tiles, uint sg) {
+  constexpr int ROWS = B::SM / 16;
+  if (ROWS > 1 && tiles <= 1) {
+    if (tiles == 1) multiply_step<STRIPS, 1>(sums, staged, sg);
+  } else if (ROWS > 2 && tiles == 2) {
+    multiply_step<STRIPS, ROWS < 2 ? ROWS : 2>(sums, staged, sg);
+  } else {
+    multiply_step<STRIPS, ROWS>(sums, staged, sg);
+  }
+}
+
+// The sums of a block of n_rows rows, from x and from rows0 (and rows1) of W; xr, w0 and w1 hold the first step.
+template <int N, int K, int STRIPS, bool RAGGED, typename T, typename B, typename W0, typename W1, typename R0, typename R1>
+METAL_FUNC void multiply(thread block_sums<B>& sums, threadgroup T* memory, uint n_rows, const device T* x,
+                         thread x_stage<T, B>& xr, R0 rows0, thread W0& w0, R1 rows1, thread W1& w1, uint tid, uint sg) {
   static_assert(K % int(B::BK) == 0, "whole steps");
+  static_assert(int(B::SM) % 16 == 0 && int(B::SN) % (16 * STRIPS) == 0, "whole tiles");
+  constexpr int LAST = K - int(B::BK), LD = block_memory<T, B>::LD;
   UNROLL for (int i = 0; i < int(B::SM / 16); i++) {
     UNROLL for (int j = 0; j < int(B::SN / 16); j++) tile_zero(sums.tile[i][j]);
   }
-  for (int k = 0; k < K; k += int(B::BK)) {
+  const uint m0 = sg / uint(B::WN) * uint(B::SM);
+  const uint tiles = !RAGGED ? uint(B::SM / 16) : n_rows > m0 ? (n_rows - m0 + 15) / 16 : 0;
+  for (int k = 0; k <= LAST; k += int(B::BK)) {
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    store_x(xr, xs, tid);
-    store_w(w0, ws, tid);
-    store_w(w1, ws + int(B::BN / 2) * int(block_memory<T, B>::LD), tid);
+    store_x(xr, memory, tid);
+    store_w(w0, memory + int(B::BM) * LD, tid);
+    store_w(w1, memory + (int(B::BM) + int(B::BN / 2)) * LD, tid);
     threadgroup_barrier(mem_flags::mem_threadgroup);
-    if (k + int(B::BK) < K) {
+    if (k < LAST) {
       load_x(xr, x, k + int(B::BK));
       load_w<N, K>(w0, rows0, k + int(B::BK), tid);
       load_w<N, K>(w1, rows1, k + int(B::BK), tid);
     }
-    multiply_step<STRIPS>(sums, xs, ws, sg);
+    multiply_rows<STRIPS>(sums, memory, tiles, sg);
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }

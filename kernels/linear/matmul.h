@@ -24,8 +24,6 @@ template <typename F, typename T, int N, int K, typename B, bool ACCUMULATE, boo
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float4 memory[block_memory<T, B>::VECTORS];
-  threadgroup T* xs = (threadgroup T*)memory;
-  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
   const uint n0 = group.x * uint(B::BN);
   const matrix_rows<F> matrix = rows_at<F, K>(w, N, 0);
   w_stage<F, B, B::BN> wr;
@@ -43,7 +41,7 @@ template <typename F, typename T, int N, int K, typename B, bool ACCUMULATE, boo
   load_x(xr, x, 0);
   block_sums<B> sums;
   no_stage none;
-  multiply<N, K, 1>(sums, xr, x, wr, matrix, none, none, xs, ws, tid, sg);
+  multiply<N, K, 1, false>(sums, (threadgroup T*)memory, n_rows, x, xr, matrix, wr, none, none, tid, sg);
   write_sums<N, false, ACCUMULATE, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
 }
 
@@ -69,8 +67,6 @@ template <typename FG, typename FU, typename T, typename O, int N, int K, typena
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float4 memory[block_memory<T, B>::VECTORS];
-  threadgroup T* xs = (threadgroup T*)memory;
-  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
   const uint n0 = group.x * uint(B::BN / 2);
   const matrix_rows<FG> gates = rows_at<FG, K>(gate, N, 0);
   const matrix_rows<FU> ups = rows_at<FU, K>(up, N, 0);
@@ -91,6 +87,6 @@ template <typename FG, typename FU, typename T, typename O, int N, int K, typena
   begin_x<T, K>(xr, rows, n_rows, tid);
   load_x(xr, x, 0);
   block_sums<B> sums;
-  multiply<N, K, 2>(sums, xr, x, gr, gates, ur, ups, xs, ws, tid, sg);
+  multiply<N, K, 2, false>(sums, (threadgroup T*)memory, n_rows, x, xr, gates, gr, ups, ur, tid, sg);
   write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
 }

@@ -61,8 +61,6 @@ template <typename F, typename T, int N_EXPERTS, int PER_TOKEN, int N, int K, ty
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float4 memory[block_memory<T, B>::VECTORS];
-  threadgroup T* xs = (threadgroup T*)memory;
-  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
   const uint n0 = group.x * uint(B::BN);
 
   LILY_WAIT();
@@ -79,7 +77,7 @@ template <typename F, typename T, int N_EXPERTS, int PER_TOKEN, int N, int K, ty
   load_x(xr, x, 0);
   block_sums<B> sums;
   no_stage none;
-  multiply<N, K, 1>(sums, xr, x, wr, matrix, none, none, xs, ws, tid, sg);
+  multiply<N, K, 1, true>(sums, (threadgroup T*)memory, n_rows, x, xr, matrix, wr, none, none, tid, sg);
   write_sums<N, false, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
 }
 
@@ -104,8 +102,6 @@ template <typename FG, typename FU, typename T, typename O, int N_EXPERTS, int P
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
   threadgroup float4 memory[block_memory<T, B>::VECTORS];
-  threadgroup T* xs = (threadgroup T*)memory;
-  threadgroup T* ws = xs + int(B::BM) * int(block_memory<T, B>::LD);
   const uint n0 = group.x * uint(B::BN / 2);
 
   LILY_WAIT();
@@ -125,6 +121,6 @@ template <typename FG, typename FU, typename T, typename O, int N_EXPERTS, int P
   begin_x<T, K>(xr, rows, n_rows, tid);
   load_x(xr, x, 0);
   block_sums<B> sums;
-  multiply<N, K, 2>(sums, xr, x, gr, gates, ur, ups, xs, ws, tid, sg);
+  multiply<N, K, 2, true>(sums, (threadgroup T*)memory, n_rows, x, xr, gates, gr, ups, ur, tid, sg);
   write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
 }

@@ -2,103 +2,79 @@
 #pragma once
 #include "common/control.h"
 
-// Whether equal experts stand in lower and in higher lanes of the simdgroup: how many lower ones, and any higher one.
-// Lanes without a slot carry an expert that no other lane has.
-METAL_FUNC void rank_in_simdgroup(uint expert, uint lane, thread uint& lower, thread bool& last) {
-  lower = 0;
-  uint higher = 0;
-  UNROLL for (ushort i = 0; i < 32; i++) {
-    const bool same = simd_shuffle(expert, i) == expert;
-    if (same && i < lane) lower++;
-    if (same && i > lane) higher++;
-  }
-  last = higher == 0;
+// Four words from `at` on of an array of n; words beyond it are `none`. p + at is aligned to 16 bytes.
+METAL_FUNC uint4 load_up_to_4(const device uint* p, uint at, uint n, uint none) {
+  if (at + 4 <= n) return *(const device uint4*)(p + at);
+  uint4 v = uint4(none);
+  if (at < n) v.x = p[at];
+  if (at + 1 < n) v.y = p[at + 1];
+  if (at + 2 < n) v.z = p[at + 2];
+  return v;
 }
 
-// Counting sort of slot indices by expert, ascending within an expert
+// Stable sort of slot indices by expert
 //
 // experts  u32 [T, TOP_K]
 // offsets  u32 [N_EXPERTS + 1]: start of each expert's slots in order, then the number of active slots
-// order    u32 [T * TOP_K]: slot indices row * TOP_K + j; only the active ones are written
+// order    u32 [T * TOP_K]: slot indices row * TOP_K + j, by expert, ascending within one; only active ones
 // control  control block
 //
-// One threadgroup of SIMDGROUPS simdgroups. Each simdgroup owns one contiguous segment of the slots and one row of the
-// table of counts, and goes through its segment 32 slots at a time; the rank among equal experts inside such a batch
-// comes from shuffles. So no two simdgroups write one counter, and the result does not depend on their timing.
-// Threadgroup memory: 4 * SIMDGROUPS * N_EXPERTS bytes.
-// Source of the idea: the stable radix sort pass with per-warp histograms.
+// Simdgroup: one expert; SIMDGROUPS of them in a threadgroup, grid (ceil(N_EXPERTS / SIMDGROUPS)). It reads all slots
+// twice, from the cache mostly: first it counts those of lower experts, which is where its own slots start, then it
+// writes its own. A lane looks at four neighbouring slots at a time. Simdgroups neither wait for each other nor share
+// memory, so the result depends on nothing but the input. Threadgroup memory: none.
 template <int N_EXPERTS, int TOP_K, int SIMDGROUPS, bool ONE>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void group_by_expert(
     const device uint* experts [[buffer(0)]],
     device uint* offsets [[buffer(1)]],
     device uint* order [[buffer(2)]],
     const device uint* control [[buffer(3)]],
-    uint tid [[thread_index_in_threadgroup]],
+    uint group [[threadgroup_position_in_grid]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr uint THREADS = SIMDGROUPS * 32;
-  threadgroup uint counts[SIMDGROUPS * N_EXPERTS];
-  threadgroup uint* own = counts + sg * N_EXPERTS;
-
+  constexpr int IN_FLIGHT = 4;                          // loads of a lane
   LILY_WAIT();
+  const uint expert = group * SIMDGROUPS + sg;
+  if (expert >= uint(N_EXPERTS)) return;
   const uint slots = active_rows<ONE>(control) * TOP_K;
-  const uint batches = (slots + THREADS - 1) / THREADS; // per simdgroup
-  const uint first = sg * batches * 32;
-  for (uint i = tid; i < uint(SIMDGROUPS * N_EXPERTS); i += THREADS) counts[i] = 0;
-  threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  for (uint b = 0; b < batches; b++) {
-    const uint slot = first + b * 32 + lane;
-    const uint expert = slot < slots ? experts[slot] : N_EXPERTS + lane;
-    uint lower;
-    bool last;
-    rank_in_simdgroup(expert, lane, lower, last);
-    if (slot < slots && last) own[expert] += lower + 1;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
+  uint lower = 0;
+  for (uint first = lane * 4; first < slots; first += IN_FLIGHT * 128) {
+    UNROLL for (int i = 0; i < IN_FLIGHT; i++) {
+      const uint4 e = load_up_to_4(experts, first + i * 128, slots, N_EXPERTS);
+      lower += (e.x < expert ? 1 : 0) + (e.y < expert ? 1 : 0) + (e.z < expert ? 1 : 0) + (e.w < expert ? 1 : 0);
+    }
   }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  uint next = simd_sum(lower);
+  if (lane == 0) {
+    offsets[expert] = next;
+    if (expert == uint(N_EXPERTS - 1)) offsets[N_EXPERTS] = slots;
+  }
 
-  // The first simdgroup turns counts into starts: over the segments of an expert, then over the experts.
-  if (sg == 0) {
-    uint start = 0;
-    for (uint e0 = 0; e0 < uint(N_EXPERTS); e0 += 32) {
-      const uint e = e0 + lane;
-      uint total = 0;
-      if (e < uint(N_EXPERTS)) {
-        for (uint s = 0; s < uint(SIMDGROUPS); s++) total += counts[s * N_EXPERTS + e];
-      }
-      uint inclusive = total;
+  for (uint first = 0; first < slots; first += IN_FLIGHT * 128) {
+    uint4 found[IN_FLIGHT];
+    uint count[IN_FLIGHT];
+    bool any[IN_FLIGHT];
+    UNROLL for (int i = 0; i < IN_FLIGHT; i++) {
+      const uint4 e = load_up_to_4(experts, first + i * 128 + lane * 4, slots, N_EXPERTS);
+      found[i] = e;
+      count[i] = (e.x == expert ? 1 : 0) + (e.y == expert ? 1 : 0) + (e.z == expert ? 1 : 0) + (e.w == expert ? 1 : 0);
+    }
+    UNROLL for (int i = 0; i < IN_FLIGHT; i++) any[i] = simd_any(count[i] != 0);
+    UNROLL for (int i = 0; i < IN_FLIGHT; i++) {
+      if (!any[i]) continue;
+      uint end = count[i];                              // after the scan: of this lane and those below
       UNROLL for (ushort d = 1; d < 32; d *= 2) {
-        const uint below = simd_shuffle_up(inclusive, d);
-        if (lane >= d) inclusive += below;
+        const uint below = simd_shuffle_up(end, d);
+        if (lane >= d) end += below;
       }
-      if (e < uint(N_EXPERTS)) {
-        uint at = start + inclusive - total;
-        offsets[e] = at;
-        for (uint s = 0; s < uint(SIMDGROUPS); s++) {
-          const uint count = counts[s * N_EXPERTS + e];
-          counts[s * N_EXPERTS + e] = at;
-          at += count;
-        }
-      }
-      start += simd_shuffle(inclusive, 31);
+      const uint slot = first + i * 128 + lane * 4;
+      uint at = next + end - count[i];
+      if (found[i].x == expert) order[at++] = slot;
+      if (found[i].y == expert) order[at++] = slot + 1;
+      if (found[i].z == expert) order[at++] = slot + 2;
+      if (found[i].w == expert) order[at++] = slot + 3;
+      next += simd_shuffle(end, 31);
     }
-    if (lane == 0) offsets[N_EXPERTS] = slots;
-  }
-  threadgroup_barrier(mem_flags::mem_threadgroup);
-
-  for (uint b = 0; b < batches; b++) {
-    const uint slot = first + b * 32 + lane;
-    const uint expert = slot < slots ? experts[slot] : N_EXPERTS + lane;
-    uint lower;
-    bool last;
-    rank_in_simdgroup(expert, lane, lower, last);
-    const uint at = slot < slots ? own[expert] + lower : 0;
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    if (slot < slots) {
-      order[at] = slot;
-      if (last) own[expert] = at + 1;
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
   }
 }

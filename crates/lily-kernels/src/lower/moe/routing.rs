@@ -9,8 +9,8 @@ use crate::lower::{Context, LowerError};
 /// Rows of a threadgroup that routes.
 const ROUTE_SIMDGROUPS: usize = 4;
 
-/// Counters of a threadgroup that groups slots: 24 KiB.
-const MOST_COUNTERS: usize = 6144;
+/// Experts of a threadgroup that groups slots.
+const GROUP_SIMDGROUPS: usize = 8;
 
 /// Elements of a row that a threadgroup combines.
 const COMBINE_ELEMENTS: usize = 512;
@@ -45,15 +45,11 @@ pub(in crate::lower) fn group_by_expert(
     cx: &Context<'_>,
     op: &GroupByExpert,
 ) -> Result<Launch, LowerError> {
-    if op.n_experts > MOST_COUNTERS {
-        return Err(cx.unsupported(format!("{} experts", op.n_experts)));
-    }
-    let slots = op.rows * op.top_k;
-    let simdgroups = (MOST_COUNTERS / op.n_experts).min(32).min(slots.div_ceil(32));
+    let groups = Extent::Fixed(op.n_experts.div_ceil(GROUP_SIMDGROUPS) as u32);
     Ok(Launch {
-        kernel: kernel("group_by_expert", &[op.n_experts, op.top_k, simdgroups], op.rows == 1),
-        grid: [Extent::Fixed(1); 3],
-        threads: 32 * simdgroups as u32,
+        kernel: kernel("group_by_expert", &[op.n_experts, op.top_k, GROUP_SIMDGROUPS], op.rows == 1),
+        grid: [groups, Extent::Fixed(1), Extent::Fixed(1)],
+        threads: 32 * GROUP_SIMDGROUPS as u32,
         bindings: regions(&[&op.experts, &op.offsets, &op.order]).chain([cx.control()]).collect(),
     })
 }
