@@ -45,7 +45,7 @@ pub enum KernelCache {
 }
 
 /// Choices for a [`crate::CudaDevice`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CudaOptions {
     /// Which device, as the driver counts them.
     pub ordinal: usize,
@@ -57,6 +57,18 @@ pub struct CudaOptions {
     pub cache: KernelCache,
     /// How kernels are shaped.
     pub tuning: Tuning,
+}
+
+impl Default for CudaOptions {
+    fn default() -> Self {
+        CudaOptions {
+            ordinal: 0,
+            submission: Submission::default(),
+            programmatic: Programmatic::default(),
+            cache: KernelCache::default(),
+            tuning: Tuning::nvidia(),
+        }
+    }
 }
 
 /// A word that names no choice.

@@ -24,9 +24,14 @@ pub struct Block {
 }
 
 impl Block {
-    /// Of the grouped products of the experts.
-    pub(super) fn for_experts(tuning: &Tuning) -> Block {
-        Block { rows: tuning.expert_tile_rows, columns: 128, depth: 64, simdgroups: (1, 4) }
+    /// Of the grouped products of the experts, each of which has about `slots` rows: twice as many fit in
+    /// a block, or as many as a block may have.
+    pub(super) fn for_experts(tuning: &Tuning, slots: usize) -> Block {
+        let mut rows = tuning.expert_tile_rows;
+        while rows > 16 && rows / 2 >= 2 * slots {
+            rows /= 2;
+        }
+        Block { rows, columns: 128, depth: 64, simdgroups: (1, 4) }
     }
 
     /// For a matrix `[n, k]` and activations of that type.

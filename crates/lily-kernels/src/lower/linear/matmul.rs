@@ -66,7 +66,11 @@ pub(super) fn expert_linear(cx: &Context<'_>, op: &ExpertLinear) -> Result<Launc
     if !whole_packets(op.k) {
         return matvec::expert_linear(cx, op);
     }
-    let block = Block::for_experts(cx.tuning).fitting(cx.elem(&op.x), op.n, op.k);
+    let block = Block::for_experts(cx.tuning, op.rows * op.top_k / op.n_experts).fitting(
+        cx.elem(&op.x),
+        op.n,
+        op.k,
+    );
     let args = vec![
         cx.format(op.weight)?,
         cx.elem_name(&op.x),
@@ -95,7 +99,8 @@ pub(super) fn expert_gated_linear(
     if !whole_packets(op.k) {
         return matvec::expert_gated_linear(cx, op);
     }
-    let block = Block::for_experts(cx.tuning).fitting_pair(cx.elem(&op.x), op.k);
+    let block = Block::for_experts(cx.tuning, op.rows * op.top_k / op.n_experts)
+        .fitting_pair(cx.elem(&op.x), op.k);
     let args = vec![
         cx.format(op.gate)?,
         cx.format(op.up)?,

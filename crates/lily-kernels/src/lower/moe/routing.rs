@@ -47,7 +47,11 @@ pub(in crate::lower) fn group_by_expert(
 ) -> Result<Launch, LowerError> {
     let groups = Extent::Fixed(op.n_experts.div_ceil(GROUP_SIMDGROUPS) as u32);
     Ok(Launch {
-        kernel: kernel("group_by_expert", &[op.n_experts, op.top_k, GROUP_SIMDGROUPS], op.rows == 1),
+        kernel: kernel(
+            "group_by_expert",
+            &[op.n_experts, op.top_k, GROUP_SIMDGROUPS],
+            op.rows == 1,
+        ),
         grid: [groups, Extent::Fixed(1), Extent::Fixed(1)],
         threads: 32 * GROUP_SIMDGROUPS as u32,
         bindings: regions(&[&op.experts, &op.offsets, &op.order]).chain([cx.control()]).collect(),
