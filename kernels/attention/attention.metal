@@ -6,3 +6,4 @@ using namespace metal;
 #include "attention/gate.h"
 #include "attention/decode.h"
 #include "attention/merge.h"
+#include "attention/prefill.h"

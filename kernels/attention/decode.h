@@ -22,10 +22,11 @@ template <typename KV, int HEAD_DIM, int H, int SETS, int KEY_SIMDGROUPS>
 METAL_FUNC void scale_to_largest(thread online_softmax<KV, HEAD_DIM, H>& o, threadgroup float2* stats, uint sg,
                                  uint lane) {
   typedef online_layout<KV, HEAD_DIM, H> layout;
-  constexpr int COPIES = 8 / layout::PADDED;
-  const float sum = sum_of_keys(o.sum);
-  const uint head = lane % 8 / COPIES;
-  if (lane < 8 && lane % COPIES == 0) stats[sg * 8 + head] = float2(o.largest, sum);
+  constexpr int COPIES = layout::COPIES;
+  const float sum = sum_of_keys<KV, HEAD_DIM, H>(o.sum);
+  const uint head = head_of<KV, HEAD_DIM, H>(lane);
+  const bool tells = lane < uint(COPIES * layout::PADDED) && lane % COPIES == 0;
+  if (tells) stats[sg * 8 + head] = float2(o.largest, sum);
   threadgroup_barrier(mem_flags::mem_threadgroup);
   float largest = LOWEST;
   UNROLL for (int s = 0; s < KEY_SIMDGROUPS; s++) {
@@ -34,9 +35,9 @@ METAL_FUNC void scale_to_largest(thread online_softmax<KV, HEAD_DIM, H>& o, thre
   const float factor = fast::exp(o.largest - largest);
   UNROLL for (int h = 0; h < H; h++) {
     const float of_head = simd_shuffle(factor, ushort(h * COPIES));
-    UNROLL for (int i = 0; i < layout::V_LOADS * layout::QUARTERS; i++) {
+    UNROLL for (int i = 0; i < layout::PIECES; i++) {
       float4 v = o.out[h][i] * of_head;
-      UNROLL for (int m = layout::V_LANES; m < 32; m *= 2) {
+      UNROLL for (int m = layout::WIDTH; m < 32; m *= 2) {
         v += float4(simd_shuffle_xor(v.x, ushort(m)), simd_shuffle_xor(v.y, ushort(m)),
                     simd_shuffle_xor(v.z, ushort(m)), simd_shuffle_xor(v.w, ushort(m)));
       }
@@ -44,7 +45,7 @@ METAL_FUNC void scale_to_largest(thread online_softmax<KV, HEAD_DIM, H>& o, thre
     }
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);      // all have read the stats
-  if (lane < 8 && lane % COPIES == 0) stats[sg * 8 + head] = float2(largest, sum * factor);
+  if (tells) stats[sg * 8 + head] = float2(largest, sum * factor);
 }
 
 // Lays heads base .. base + AT_ONCE of every simdgroup into pieces[sg][AT_ONCE][HEAD_DIM / 4].
@@ -52,16 +53,11 @@ template <typename KV, int HEAD_DIM, int H, int AT_ONCE>
 METAL_FUNC void lay_out(thread online_softmax<KV, HEAD_DIM, H>& o, threadgroup float4* pieces, int base, uint sg,
                         uint lane) {
   typedef online_layout<KV, HEAD_DIM, H> layout;
-  constexpr int QUARTERS = layout::QUARTERS;
-  if (lane >= uint(layout::V_LANES)) return;
+  if (lane >= uint(layout::WIDTH)) return;
   UNROLL for (int h = 0; h < H; h++) {
     if (h < base || h >= base + AT_ONCE) continue;
     threadgroup float4* to = pieces + (sg * AT_ONCE + (h - base)) * (HEAD_DIM / 4);
-    UNROLL for (int i = 0; i < layout::V_LOADS; i++) {
-      UNROLL for (int j = 0; j < QUARTERS; j++) {
-        to[(i * layout::V_LANES + lane) * QUARTERS + j] = o.out[h][i * QUARTERS + j];
-      }
-    }
+    UNROLL for (int i = 0; i < layout::PIECES; i++) to[piece_at<KV, HEAD_DIM, H>(i, lane)] = o.out[h][i];
   }
 }
 
@@ -82,9 +78,9 @@ template <int SETS, int KEY_SIMDGROUPS> METAL_FUNC float sum_of_stats(const thre
 // control  control block
 //
 // Threadgroup: HEADS query heads of one KV head in one row, grid (N_HEADS / HEADS, T). Simdgroup: H of these heads;
-// simdgroups of the same heads take four keys each in turn (online.h). HEADS = all heads of a KV head: its keys and
+// simdgroups of the same heads take a few keys each in turn (online.h). HEADS = all heads of a KV head: its keys and
 // values are loaded once for every H of them. HEADS = 1: once for each.
-// Threadgroup memory: (HEADS + SIMDGROUPS * AT_ONCE) * HEAD_DIM * 4 + SIMDGROUPS * 192 bytes.
+// Threadgroup memory: (HEADS + SIMDGROUPS * AT_ONCE) * HEAD_DIM * 4 + SIMDGROUPS * 320 bytes at most.
 // Requires HEAD_DIM 64, 128 or 256; HEADS % H == 0; SIMDGROUPS % (HEADS / H) == 0; H <= 8.
 // Order of the sums: keys in turn within a simdgroup, then simdgroups; the same whatever the other rows.
 // Source of the idea: online softmax over key blocks (flash decoding); one load for the heads of a KV head as in the
@@ -109,7 +105,7 @@ template <typename KV, typename T, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, in
   constexpr int VECTORS = HEAD_DIM / 4;
   threadgroup float4 queries[HEADS * VECTORS];
   threadgroup float4 pieces[SIMDGROUPS * AT_ONCE * VECTORS];
-  threadgroup float4 weights[SIMDGROUPS * layout::WEIGHTS];
+  threadgroup float4 weights[SIMDGROUPS * layout::KEYS * layout::WEIGHTS / 4];
   threadgroup float2 stats[SIMDGROUPS * 8];
   LILY_TRIGGER();
   LILY_WAIT();
@@ -120,16 +116,16 @@ template <typename KV, typename T, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, in
   const size_t cache = size_t(first_head / (N_HEADS / N_KV_HEADS)) * CAPACITY * HEAD_DIM;
   const size_t out_row = (size_t(row) * N_HEADS + first_head) * HEAD_DIM;
   for (uint i = tid; i < uint(HEADS * VECTORS); i += SIMDGROUPS * 32) {
-    const uint h = i / VECTORS, c = i % VECTORS;
-    queries[h * VECTORS + query_slot<layout::QUARTERS>(c)] = load4(q + out_row + 4 * i) * p.scale;
+    queries[i] = load4(q + out_row + 4 * i) * p.scale;
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  const uint set = sg % SETS;
   online_softmax<KV, HEAD_DIM, H> o;
-  online_start(o);
-  online_keys(o, queries + set * (H * VECTORS), weights + sg * layout::WEIGHTS, k_cache + cache, v_cache + cache,
-              sg / SETS * 4, end, uint(KEY_SIMDGROUPS * 4), lane);
+  const uint first_key = sg / SETS * layout::KEYS;
+  load_keys(o, k_cache + cache, first_key, end, lane);
+  online_start(o, queries + sg % SETS * (H * VECTORS), lane);
+  online_keys(o, weights + sg * (layout::KEYS * layout::WEIGHTS / 4), k_cache + cache, v_cache + cache, first_key, end,
+              uint(KEY_SIMDGROUPS * layout::KEYS), lane);
   scale_to_largest<KV, HEAD_DIM, H, SETS, KEY_SIMDGROUPS>(o, stats, sg, lane);
   for (int base = 0; base < H; base += AT_ONCE) {
     lay_out<KV, HEAD_DIM, H, AT_ONCE>(o, pieces, base, sg, lane);
@@ -168,7 +164,8 @@ template <typename KV, typename T, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, in
 // Threadgroup: one split for HEADS query heads of one KV head, grid (N_HEADS / HEADS, N_SPLITS). Simdgroups as in
 // attention_rows. The threadgroup whose split holds the position takes that key and value from its own threadgroup
 // memory, rounded as the cache rounds them; the first one of the KV head also appends them. No one reads the row that
-// is written.
+// is written. The position and the rows before it are older than this token: the first keys are asked for before
+// LILY_WAIT.
 // Threadgroup memory: as attention_rows, and 2 * HEAD_DIM * 4 bytes. Requires: as attention_rows.
 // Order of the sums: this position first, then as in attention_rows.
 template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, int N_SPLITS, int HEADS, int H,
@@ -195,18 +192,24 @@ template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, 
   constexpr int VECTORS = HEAD_DIM / 4, PER_LANE = (VECTORS + 31) / 32;
   threadgroup float4 queries[HEADS * VECTORS];
   threadgroup float4 pieces[SIMDGROUPS * AT_ONCE * VECTORS];
-  threadgroup float4 weights[SIMDGROUPS * layout::WEIGHTS];
+  threadgroup float4 weights[SIMDGROUPS * layout::KEYS * layout::WEIGHTS / 4];
   threadgroup float2 group_stats[SIMDGROUPS * 8];
   threadgroup float4 own_key[VECTORS];
   threadgroup float4 own_value[VECTORS];
   LILY_TRIGGER();
-  LILY_WAIT();
   const uint position = control[0];
   const uint run = (position + N_SPLITS) / N_SPLITS;
   const uint begin = group.y * run, end = min(begin + run, position + 1);
   const uint first_head = group.x * HEADS;
   const uint kv_head = first_head / (N_HEADS / N_KV_HEADS);
   const size_t out_row = size_t(group.y) * N_HEADS + first_head;
+  device KV* key_cache = k_cache + size_t(kv_head) * CAPACITY * HEAD_DIM;
+  device KV* value_cache = v_cache + size_t(kv_head) * CAPACITY * HEAD_DIM;
+  const uint first_key = begin + sg / SETS * layout::KEYS, last_key = min(end, position);
+  online_softmax<KV, HEAD_DIM, H> o;
+  if (first_key < last_key) load_keys(o, (const device KV*)key_cache, first_key, last_key, lane);
+
+  LILY_WAIT();
   if (begin > position) {                               // nothing to attend to
     for (uint i = tid; i < uint(HEADS * VECTORS); i += SIMDGROUPS * 32) {
       store4(partial + out_row * HEAD_DIM + 4 * i, float4(0.0f));
@@ -215,8 +218,6 @@ template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, 
     return;
   }
 
-  device KV* key_cache = k_cache + size_t(kv_head) * CAPACITY * HEAD_DIM;
-  device KV* value_cache = v_cache + size_t(kv_head) * CAPACITY * HEAD_DIM;
   const bool holds = end == position + 1;
   threadgroup float4* scratch = pieces + sg * VECTORS;
   for (uint h = sg; h < uint(HEADS); h += SIMDGROUPS) {
@@ -224,7 +225,7 @@ template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, 
                               p, lane);
     UNROLL for (int i = 0; i < PER_LANE; i++) {
       const uint c = i * 32 + lane;
-      if (c < uint(VECTORS)) queries[h * VECTORS + query_slot<layout::QUARTERS>(c)] = scratch[c] * p.scale;
+      if (c < uint(VECTORS)) queries[h * VECTORS + c] = scratch[c] * p.scale;
     }
     simdgroup_barrier(mem_flags::mem_threadgroup);
   }
@@ -251,29 +252,23 @@ template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, 
   }
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  const uint set = sg % SETS;
-  const threadgroup float4* set_queries = queries + set * (H * VECTORS);
-  online_softmax<KV, HEAD_DIM, H> o;
-  online_start(o);
+  online_start(o, queries + sg % SETS * (H * VECTORS), lane);
   if (holds && sg / SETS == 0) {                        // this position's key, with weight exp(0)
-    const uint head = lane % 8 / (8 / layout::PADDED);
+    const bool counts = lane < uint(layout::WIDTH);
     UNROLL for (int h = 0; h < H; h++) {
       float score = 0.0f;
-      UNROLL for (int i = 0; i < PER_LANE; i++) {
-        const uint c = i * 32 + lane;
-        if (c < uint(VECTORS)) score += dot(set_queries[h * VECTORS + query_slot<layout::QUARTERS>(c)], own_key[c]);
+      UNROLL for (int i = 0; i < layout::PIECES; i++) {
+        const uint c = piece_at<KV, HEAD_DIM, H>(i, lane);
+        score += counts ? dot(o.query[h][i], own_key[c]) : 0.0f;
+        o.out[h][i] = counts ? own_value[c] : float4(0.0f);
       }
       score = simd_sum(score);
-      if (head == uint(h)) o.largest = score;
-      UNROLL for (int i = 0; i < layout::V_LOADS * layout::QUARTERS; i++) {
-        const uint piece = i / layout::QUARTERS * layout::V_LANES + lane;
-        if (lane < uint(layout::V_LANES)) o.out[h][i] = own_value[piece * layout::QUARTERS + i % layout::QUARTERS];
-      }
+      if (head_of<KV, HEAD_DIM, H>(lane) == uint(h)) o.largest = score;
     }
-    o.sum = lane < 8 ? 1.0f : 0.0f;
+    o.sum = lane < uint(layout::COPIES * layout::PADDED) ? 1.0f : 0.0f;
   }
-  online_keys(o, set_queries, weights + sg * layout::WEIGHTS, (const device KV*)key_cache,
-              (const device KV*)value_cache, begin + sg / SETS * 4, min(end, position), uint(KEY_SIMDGROUPS * 4), lane);
+  online_keys(o, weights + sg * (layout::KEYS * layout::WEIGHTS / 4), (const device KV*)key_cache,
+              (const device KV*)value_cache, first_key, last_key, uint(KEY_SIMDGROUPS * layout::KEYS), lane);
   scale_to_largest<KV, HEAD_DIM, H, SETS, KEY_SIMDGROUPS>(o, group_stats, sg, lane);
   for (int base = 0; base < H; base += AT_ONCE) {
     lay_out<KV, HEAD_DIM, H, AT_ONCE>(o, pieces, base, sg, lane);

@@ -7,7 +7,9 @@
 //   tile_c     16 rows x 16 columns, f32 sums
 //
 // Pointers are aligned to 16 bytes, leading dimensions (in elements) are multiples of 16 bytes. All lanes of the
-// simdgroup call together; what a lane holds is not specified.
+// simdgroup call together. A lane holds four pairs of neighbouring elements of a tile_c: pair (i, j) is the elements
+// (tile_row(lane) + 8 * i, tile_column(lane) + 8 * j) and the next column. Beyond that, what a lane holds is not
+// specified.
 #pragma once
 
 #ifndef LILY_NATIVE_TILE
@@ -63,6 +65,37 @@ template <typename T> METAL_FUNC void tile_mma(thread tile_c& c, thread tile_a<T
 METAL_FUNC void tile_store(thread tile_c& c, threadgroup float* p, uint ld) {
   UNROLL for (int i = 0; i < 2; i++) {
     UNROLL for (int j = 0; j < 2; j++) simdgroup_store(c.m[i][j], p + i * 8 * ld + j * 8, ld);
+  }
+}
+
+METAL_FUNC uint tile_row(uint lane) { return (lane / 4 & 4) + lane / 2 % 4; }
+METAL_FUNC uint tile_column(uint lane) { return (lane / 4 & 2) * 2 + lane % 2 * 2; }
+
+METAL_FUNC float2 tile_pair(thread tile_c& c, int i, int j) {
+  return float2(c.m[i][j].thread_elements()[0], c.m[i][j].thread_elements()[1]);
+}
+METAL_FUNC void tile_set_pair(thread tile_c& c, int i, int j, float2 v) {
+  c.m[i][j].thread_elements()[0] = v.x;
+  c.m[i][j].thread_elements()[1] = v.y;
+}
+
+// Over the lanes that hold the same rows of a tile_c.
+METAL_FUNC float tile_max_of_row(float v) {
+  v = max(v, simd_shuffle_xor(v, ushort(1)));
+  return max(v, simd_shuffle_xor(v, ushort(8)));
+}
+METAL_FUNC float tile_sum_of_row(float v) {
+  v += simd_shuffle_xor(v, ushort(1));
+  return v + simd_shuffle_xor(v, ushort(8));
+}
+
+// Sums as a left operand, rounded to T.
+template <typename T> METAL_FUNC void tile_from_sums(thread tile_a<T>& a, thread tile_c& c) {
+  UNROLL for (int i = 0; i < 2; i++) {
+    UNROLL for (int j = 0; j < 2; j++) {
+      a.m[i][j].thread_elements()[0] = T(c.m[i][j].thread_elements()[0]);
+      a.m[i][j].thread_elements()[1] = T(c.m[i][j].thread_elements()[1]);
+    }
   }
 }
 #endif

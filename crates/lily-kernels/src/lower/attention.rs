@@ -1,6 +1,6 @@
 //! Softmax attention.
 
-use lily_plan::buffer::Region;
+use lily_plan::buffer::{Elem, Region};
 use lily_plan::op::{Attention, AttentionMerge, AttentionSplit, OutputGate, RopeAppend};
 
 use super::{Context, LowerError};
@@ -14,9 +14,6 @@ const GATE_THREADS: usize = 256;
 
 /// Simdgroups that share the keys of a query head.
 const DECODE_SIMDGROUPS: usize = 8;
-
-/// Most query heads of one simdgroup.
-const MOST_PACKED_HEADS: usize = 8;
 
 /// Elements of a head that a threadgroup merges.
 const MERGE_COLUMNS: usize = 64;
@@ -77,6 +74,34 @@ pub(super) fn rope_append(cx: &Context<'_>, op: &RopeAppend) -> Result<Launch, L
 
 pub(super) fn attention(cx: &Context<'_>, op: &Attention) -> Result<Launch, LowerError> {
     refuse_head_dim(cx, op.head_dim)?;
+    // Tiles multiply bf16.
+    if op.rows > 1 && op.rows >= cx.tuning.gemm_rows && cx.elem(&op.k_cache) == Elem::Bf16 {
+        Ok(attention_of_many_rows(cx, op))
+    } else {
+        attention_of_few_rows(cx, op)
+    }
+}
+
+fn attention_of_many_rows(cx: &Context<'_>, op: &Attention) -> Launch {
+    let tile = cx.tuning.attention_tile;
+    let heads = if cx.tuning.gqa_packing { op.n_heads / op.n_kv_heads } else { 1 };
+    let (rows, parts) = tile.simdgroups;
+    let mut args = vec![cx.elem_name(&op.out)];
+    let shape = [op.n_heads, op.n_kv_heads, op.head_dim, op.capacity, heads];
+    args.extend(shape.map(|n| n.to_string()));
+    args.extend([rows, parts, tile.keys, tile.buffers].map(|n| n.to_string()));
+    args.push(op.q_gate.is_some().to_string());
+    let queries =
+        Extent::Rows { units_per_row: heads as u32, per_group: 16 * rows as u32, extra: 0 };
+    Launch {
+        kernel: kernel("attention_prefill", args),
+        grid: [fixed(op.n_heads / heads), queries, Extent::Fixed(1)],
+        threads: 32 * (rows * parts) as u32,
+        bindings: attention_bindings(op),
+    }
+}
+
+fn attention_of_few_rows(cx: &Context<'_>, op: &Attention) -> Result<Launch, LowerError> {
     let packing = Packing::of(cx, op.n_heads, op.n_kv_heads)?;
     let mut args = vec![cx.elem_name(&op.k_cache), cx.elem_name(&op.out)];
     args.extend([op.n_heads, op.n_kv_heads, op.head_dim, op.capacity].map(|n| n.to_string()));
@@ -87,16 +112,20 @@ pub(super) fn attention(cx: &Context<'_>, op: &Attention) -> Result<Launch, Lowe
         kernel: kernel("attention_rows", args),
         grid: [fixed(op.n_heads / packing.heads), rows, Extent::Fixed(1)],
         threads: 32 * DECODE_SIMDGROUPS as u32,
-        bindings: vec![
-            Binding::Region(op.control.clone()),
-            Binding::Region(op.q.clone()),
-            Binding::Region(op.k_cache.clone()),
-            Binding::Region(op.v_cache.clone()),
-            gate(op.q_gate.as_ref(), &op.q),
-            Binding::Region(op.out.clone()),
-            Binding::Params(AttentionParams { scale: op.scale }.bytes()),
-        ],
+        bindings: attention_bindings(op),
     })
+}
+
+fn attention_bindings(op: &Attention) -> Vec<Binding> {
+    vec![
+        Binding::Region(op.control.clone()),
+        Binding::Region(op.q.clone()),
+        Binding::Region(op.k_cache.clone()),
+        Binding::Region(op.v_cache.clone()),
+        gate(op.q_gate.as_ref(), &op.q),
+        Binding::Region(op.out.clone()),
+        Binding::Params(AttentionParams { scale: op.scale }.bytes()),
+    ]
 }
 
 pub(super) fn output_gate(cx: &Context<'_>, op: &OutputGate) -> Result<Launch, LowerError> {
@@ -179,7 +208,7 @@ impl Packing {
         let fits = |n: &usize| {
             heads % n == 0 && DECODE_SIMDGROUPS % (heads / n) == 0 && heads / n <= DECODE_SIMDGROUPS
         };
-        match (1..=MOST_PACKED_HEADS).rev().find(fits) {
+        match (1..=cx.tuning.attention_heads).rev().find(fits) {
             Some(per_simdgroup) => Ok(Packing { heads, per_simdgroup }),
             None => Err(cx.unsupported(format!("{heads} query heads for each KV head"))),
         }

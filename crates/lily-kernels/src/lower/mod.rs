@@ -11,7 +11,6 @@ mod linear;
 mod moe;
 mod norm;
 mod sample;
-mod tensor;
 mod tuning;
 
 use lily_checkpoint::manifest::{Manifest, MatrixFormat, MatrixShape, WeightShape};
@@ -22,7 +21,7 @@ use lily_plan::valid::ValidPlan;
 
 pub use block::Block;
 pub use error::LowerError;
-pub use tuning::Tuning;
+pub use tuning::{AttentionTile, Tuning};
 
 use crate::launch::{Binding, Launch, Program};
 
@@ -53,8 +52,7 @@ pub fn step(
     let plan = plan.plan();
     let step = &plan.steps[index];
     let context = Context { plan, manifest, tuning, step: &step.name };
-    let launch = launch(&context, &step.op)?;
-    Ok(if tuning.tensor_units { tensor::on_tensor_units(launch) } else { launch })
+    launch(&context, &step.op)
 }
 
 fn launch(cx: &Context<'_>, op: &Op) -> Result<Launch, LowerError> {

@@ -2,6 +2,19 @@
 
 use super::Block;
 
+/// A threadgroup of many-row attention.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AttentionTile {
+    /// Simdgroups along the query rows, 16 rows each, and along the elements of a head. More of the
+    /// latter need fewer registers, but have scores to exchange.
+    pub simdgroups: (usize, usize),
+    /// Keys of a block: a multiple of 16.
+    pub keys: usize,
+    /// 1: keys and values take turns in threadgroup memory; 2: the next are copied while these are worked
+    /// on.
+    pub buffers: usize,
+}
+
 /// How kernels are shaped for one kind of machine. None of it changes what is computed, and only what
 /// is said to changes the order of a sum.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -20,6 +33,11 @@ pub struct Tuning {
     pub matvec_simdgroups: usize,
     /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
     pub gqa_packing: bool,
+    /// Query heads that one simdgroup of few-row attention serves at most: 1, 2, 4 or 8. A lane keeps
+    /// their queries and sums in registers.
+    pub attention_heads: usize,
+    /// What a threadgroup of many-row attention computes.
+    pub attention_tile: AttentionTile,
     /// The tensor-unit library may be used (Metal 4).
     pub tensor_units: bool,
 }
@@ -33,6 +51,8 @@ impl Default for Tuning {
             matvec_rows: 4,
             matvec_simdgroups: 8,
             gqa_packing: true,
+            attention_heads: 2,
+            attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             tensor_units: false,
         }
     }
@@ -44,6 +64,8 @@ impl Tuning {
         Tuning {
             matmul_block: Block { rows: 96, columns: 128, depth: 64, simdgroups: (2, 2) },
             expert_tile_rows: 64,
+            attention_heads: 4,
+            attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             ..Tuning::default()
         }
     }
