@@ -37,6 +37,20 @@ impl AlignedBytes {
         Ok(AlignedBytes { base, bytes: size })
     }
 
+    /// Allocates a copy of these bytes.
+    pub(crate) fn copy_of(bytes: &[u8]) -> Result<Self, DeviceError> {
+        let mut copy = Self::zeroed("a buffer's copy", bytes.len() as u64)?;
+        copy.bytes_mut().copy_from_slice(bytes);
+        Ok(copy)
+    }
+
+    /// All bytes.
+    pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: the allocation has that many initialised bytes, and `&mut self` excludes every
+        // other access.
+        unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
+    }
+
     /// First byte.
     pub(crate) fn base(&self) -> *mut u8 {
         self.base.as_ptr()

@@ -277,6 +277,33 @@ impl LoadedModel for CpuModel {
         self.run_stages(plan, stages, sequence, (tokens, position), logits)
     }
 
+    fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
+        let prepared = &self.plans[plan.0];
+        let control = &buffers[prepared.plan.plan().ports.control.0 as usize];
+        let word =
+            |i: usize| u32::from_ne_bytes(control[4 * i..][..4].try_into().expect("4 bytes"));
+        let active = Active { position: word(0) as usize, rows: word(1) as usize };
+        let copies = buffers.iter().map(|bytes| AlignedBytes::copy_of(bytes));
+        let mut copies = copies.collect::<Result<Vec<_>, _>>()?;
+        let span = |copy: &AlignedBytes| Span { base: copy.base(), bytes: copy.len() as u64 };
+        let spans: Vec<Span> = copies.iter().map(span).collect();
+        // SAFETY: the copies are aligned, disjoint, outlive the run and are reached only by it.
+        let memory = unsafe { Memory::new(&spans) };
+        let run = Run { memory, active, threads: self.pool.threads(), isa: self.isa };
+        let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
+        let ran = catch_unwind(AssertUnwindSafe(|| {
+            running.executor.run(&self.pool, &prepared.steps, &[vec![step]], &run);
+        }));
+        if let Err(payload) = ran {
+            let step = prepared.steps[step].name.clone();
+            return Err(DeviceError::Lost { device: "cpu", step, message: message(&*payload) });
+        }
+        for (bytes, copy) in buffers.iter_mut().zip(&mut copies) {
+            bytes.copy_from_slice(copy.bytes_mut());
+        }
+        Ok(())
+    }
+
     fn weight_bytes(&self) -> u64 {
         self.weights.bytes()
     }
