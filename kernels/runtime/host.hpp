@@ -14,3 +14,4 @@
 #include "runtime/host/simd.hpp"
 #include "runtime/host/atomic.hpp"
 #include "runtime/host/matrix.hpp"
+#include "runtime/host/matmul2d.hpp"

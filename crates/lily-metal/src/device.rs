@@ -82,6 +82,11 @@ impl MetalDevice {
         })
     }
 
+    /// Bytes that may be resident at once.
+    pub fn working_set_bytes(&self) -> u64 {
+        self.facts.limits.working_set_bytes
+    }
+
     /// Whether products may use the tensor units.
     pub(crate) fn tensor_units(&self) -> bool {
         self.verdict == Verdict::Used

@@ -49,17 +49,38 @@ pub use device::MetalDevice;
 pub use error::MetalError;
 pub use options::{MetalOptions, TensorUnits};
 
+/// The system's GPU, ready to load models.
+pub struct Gpu {
+    /// The device.
+    pub device: Box<dyn Device>,
+    /// Bytes that may be resident at once.
+    pub working_set_bytes: u64,
+}
+
 /// The system's GPU.
 ///
 /// # Errors
 /// [`MetalError::NotMacOs`] on other systems, [`MetalError::TooOld`] below macOS 15,
 /// [`MetalError::NoDevice`] where the system shows no GPU.
-pub fn open(options: MetalOptions) -> Result<Box<dyn Device>, MetalError> {
+pub fn open(options: MetalOptions) -> Result<Gpu, MetalError> {
     #[cfg(target_os = "macos")]
-    return Ok(Box::new(MetalDevice::new(options)?));
+    {
+        let device = MetalDevice::new(options)?;
+        let working_set_bytes = device.working_set_bytes();
+        Ok(Gpu { device: Box::new(device), working_set_bytes })
+    }
     #[cfg(not(target_os = "macos"))]
     {
         let MetalOptions { .. } = options;
         Err(MetalError::NotMacOs)
+    }
+}
+
+#[cfg(all(test, not(target_os = "macos")))]
+mod tests {
+    #[test]
+    fn elsewhere_there_is_no_device() {
+        let error = super::open(super::MetalOptions::default()).map(drop).unwrap_err();
+        assert!(matches!(error, super::MetalError::NotMacOs), "{error}");
     }
 }

@@ -1,9 +1,10 @@
 //! From flags to the machine that runs the model.
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_device::Device;
+use lily_metal::{MetalError, MetalOptions};
 
 use crate::args::{DeviceKind, EngineArgs};
 use crate::failure::usage;
@@ -19,17 +20,16 @@ pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
     match args.device {
         DeviceKind::Cpu => Ok(cpu(args)),
         DeviceKind::Cuda => Ok(cuda(args)?.context("the CUDA device cannot be used")?),
-        DeviceKind::Metal => match metal() {
-            Some(chosen) => chosen,
-            None => bail!("this program was built without Metal"),
-        },
+        DeviceKind::Metal => Ok(metal().context("the Metal device cannot be used")?),
         DeviceKind::Auto => auto(args),
     }
 }
 
 fn auto(args: &EngineArgs) -> Result<Chosen> {
-    if let Some(chosen) = metal() {
-        return chosen;
+    match metal() {
+        Ok(chosen) => return Ok(chosen),
+        Err(MetalError::NotMacOs) => {}
+        Err(error) => eprintln!("warning: the Metal device is not used: {error}"),
     }
     match cuda(args)? {
         Ok(chosen) => return Ok(chosen),
@@ -57,7 +57,7 @@ fn cuda(args: &EngineArgs) -> Result<Result<Chosen, CudaError>> {
     Ok(open())
 }
 
-/// `None` where there is no Metal.
-fn metal() -> Option<Result<Chosen>> {
-    None
+fn metal() -> Result<Chosen, MetalError> {
+    let gpu = lily_metal::open(MetalOptions::from_env()?)?;
+    Ok(Chosen { device: gpu.device, memory_limit: Some(gpu.working_set_bytes) })
 }

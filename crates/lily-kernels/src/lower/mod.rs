@@ -11,6 +11,7 @@ mod linear;
 mod moe;
 mod norm;
 mod sample;
+mod tensor;
 mod tuning;
 
 use lily_checkpoint::manifest::{Manifest, MatrixFormat, MatrixShape, WeightShape};
@@ -52,7 +53,8 @@ pub fn step(
     let plan = plan.plan();
     let step = &plan.steps[index];
     let context = Context { plan, manifest, tuning, step: &step.name };
-    launch(&context, &step.op)
+    let launch = launch(&context, &step.op)?;
+    Ok(if tuning.tensor_units { tensor::on_tensor_units(launch) } else { launch })
 }
 
 fn launch(cx: &Context<'_>, op: &Op) -> Result<Launch, LowerError> {
