@@ -18,14 +18,47 @@ use crate::options::KernelCache;
 const WAIT: &str = "griddepcontrol.wait";
 
 /// First bytes of a cache file: what it is, and the form of the rest.
-const MAGIC: &[u8; 8] = b"lilycu1\n";
+const MAGIC: &[u8; 8] = b"lilycu2\n";
 
 /// Machine code of one kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Compiled {
     /// Whether it waits for the steps before it by itself (`LILY_WAIT`).
     pub(crate) waits: bool,
+    pub(crate) resources: Resources,
     pub(crate) cubin: Vec<u8>,
+}
+
+/// What a kernel takes of a multiprocessor, as the assembler reports it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Resources {
+    /// Registers per thread.
+    pub registers: u32,
+    /// Bytes of stack per thread: arrays that are not in registers, and what was spilled.
+    pub stack_bytes: u32,
+    /// Bytes per thread that are stored and loaded because registers ran out.
+    pub spilled_bytes: u32,
+}
+
+impl Resources {
+    /// Reads the assembler's log of one kernel and the functions that it calls.
+    fn parse(log: &str) -> Resources {
+        let mut resources = Resources::default();
+        let words: Vec<&str> = log.split_whitespace().collect();
+        for (at, word) in words.iter().enumerate() {
+            let Ok(number) = word.parse::<u32>() else { continue };
+            let after = |n: usize| words.get(at + n).copied().unwrap_or_default();
+            match (after(1), after(2), after(3).trim_end_matches(',')) {
+                ("registers,", ..) => resources.registers = resources.registers.max(number),
+                ("bytes", "stack", "frame") => {
+                    resources.stack_bytes = resources.stack_bytes.max(number);
+                }
+                ("bytes", "spill", "stores" | "loads") => resources.spilled_bytes += number,
+                _ => {}
+            }
+        }
+        resources
+    }
 }
 
 /// One kernel to compile.
@@ -55,6 +88,8 @@ impl Compiler {
             "-std=c++17",
             // So that compute-sanitizer names lines of the Metal sources.
             "-lineinfo",
+            // Registers and spills, in the log.
+            "--ptxas-options=-v",
         ];
         let folder = match cache {
             KernelCache::Off => None,
@@ -128,7 +163,7 @@ impl Compiler {
         }
         let cubin = program.cubin().map_err(|e| failed(e.to_string()))?;
         let waits = program.ptx().is_ok_and(|ptx| contains(&ptx, WAIT.as_bytes()));
-        Ok(Compiled { waits, cubin })
+        Ok(Compiled { waits, resources: Resources::parse(&program.log()), cubin })
     }
 }
 
@@ -203,9 +238,11 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Magic, checksum of the rest, the flag, the code.
+/// Magic, checksum of the rest, the facts, the code.
 fn encode(compiled: &Compiled) -> Vec<u8> {
-    let mut rest = vec![u8::from(compiled.waits)];
+    let Resources { registers, stack_bytes, spilled_bytes } = compiled.resources;
+    let facts = [u32::from(compiled.waits), registers, stack_bytes, spilled_bytes];
+    let mut rest: Vec<u8> = facts.iter().flat_map(|fact| fact.to_le_bytes()).collect();
     rest.extend_from_slice(&compiled.cubin);
     let mut bytes = MAGIC.to_vec();
     bytes.extend_from_slice(&Sha256::digest(&rest));
@@ -219,8 +256,11 @@ fn decode(bytes: &[u8]) -> Option<Compiled> {
     if Sha256::digest(rest)[..] != *sum {
         return None;
     }
-    let (&waits, cubin) = rest.split_first()?;
-    Some(Compiled { waits: waits != 0, cubin: cubin.to_vec() })
+    let (facts, cubin) = rest.split_at_checked(16)?;
+    let fact = |i: usize| Some(u32::from_le_bytes(facts.get(4 * i..4 * i + 4)?.try_into().ok()?));
+    let resources =
+        Resources { registers: fact(1)?, stack_bytes: fact(2)?, spilled_bytes: fact(3)? };
+    Some(Compiled { waits: fact(0)? != 0, resources, cubin: cubin.to_vec() })
 }
 
 /// Writes beside the file and renames, so that nobody reads half of it.
@@ -275,6 +315,19 @@ mod tests {
     }
 
     #[test]
+    fn registers_and_spills_are_read_from_the_log() {
+        let log = "ptxas info    : Function properties for k\n\
+            ptxas         .     664 bytes stack frame, 776 bytes spill stores, 1156 bytes spill loads\n\
+            ptxas info    : Used 64 registers, used 0 barriers, 664 bytes cumulative stack size\n";
+        let resources = Resources { registers: 64, stack_bytes: 664, spilled_bytes: 1932 };
+        assert_eq!(Resources::parse(log), resources);
+        let Some(compiler) = compiler(&KernelCache::Off) else { return };
+        let compiled = compiler.compile_all(&[unit("x[0] = 1.0f;")]).unwrap();
+        assert!(compiled[0].resources.registers > 0);
+        assert_eq!(compiled[0].resources.spilled_bytes, 0);
+    }
+
+    #[test]
     fn a_source_that_does_not_compile_gives_the_log_with_its_line() {
         let Some(compiler) = compiler(&KernelCache::Off) else { return };
         let error = compiler.compile_all(&[unit("x[0] = nonsense;")]).unwrap_err();
@@ -298,7 +351,8 @@ mod tests {
 
     #[test]
     fn a_cache_file_is_read_back_only_when_it_is_whole() {
-        let compiled = Compiled { waits: true, cubin: vec![1, 2, 3] };
+        let resources = Resources { registers: 7, stack_bytes: 8, spilled_bytes: 9 };
+        let compiled = Compiled { waits: true, resources, cubin: vec![1, 2, 3] };
         let bytes = encode(&compiled);
         assert_eq!(decode(&bytes), Some(compiled));
         for end in 0..bytes.len() {

@@ -112,7 +112,7 @@ impl CudaDevice {
         let weights = WeightStore::load(checkpoint, &self.context, progress)?;
         CudaModel::new(
             checkpoint.manifest().clone(),
-            weights,
+            Arc::new(weights),
             Arc::clone(&self.context),
             self.options.clone(),
             self.chip.clone(),

@@ -119,18 +119,7 @@ impl Graph {
         let nodes = ready.iter().map(|launch| unsafe { launch.add_to(draft.0) });
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         let edges = Edges::new(launches, order, &nodes, programmatic);
-        // SAFETY: the three arrays have one entry per edge, all nodes belong to the graph.
-        unsafe {
-            sys::cuGraphAddDependencies_v2(
-                draft.0,
-                edges.from.as_ptr(),
-                edges.to.as_ptr(),
-                edges.data.as_ptr(),
-                edges.from.len(),
-            )
-        }
-        .result()
-        .map_err(driver("cuGraphAddDependencies"))?;
+        edges.add_to(&draft)?;
         let executable = instantiate(draft.0)?;
         Ok(Graph { context: Arc::clone(context), executable, _launches: ready })
     }
@@ -197,6 +186,24 @@ impl Edges {
             }
         }
         edges
+    }
+
+    fn add_to(&self, draft: &Draft) -> Result<(), CudaError> {
+        if self.from.is_empty() {
+            return Ok(());
+        }
+        // SAFETY: the graph is alive and all nodes belong to it; the three arrays have one entry per
+        // edge.
+        let status = unsafe {
+            sys::cuGraphAddDependencies_v2(
+                draft.0,
+                self.from.as_ptr(),
+                self.to.as_ptr(),
+                self.data.as_ptr(),
+                self.from.len(),
+            )
+        };
+        status.result().map_err(driver("cuGraphAddDependencies"))
     }
 }
 

@@ -7,10 +7,11 @@ use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;
 use lily_kernels::launch::{Kernel, Program};
-use lily_kernels::sources;
+use lily_kernels::{sources, translate};
 
-use crate::compile::{Compiler, Unit};
+use crate::compile::{Compiler, Resources, Unit};
 use crate::error::{CudaError, driver};
+use crate::options::KernelCache;
 
 /// A loaded kernel.
 #[derive(Debug)]
@@ -28,10 +29,8 @@ pub(crate) struct Function {
 pub struct KernelFacts {
     /// Host name of the instantiation.
     pub name: String,
-    /// Registers per thread.
-    pub registers: u32,
-    /// Bytes per thread that did not fit the registers.
-    pub local_bytes: u32,
+    /// What the assembler reports.
+    pub resources: Resources,
     /// Bytes of shared memory per block.
     pub shared_bytes: u32,
     /// Most threads per block.
@@ -45,15 +44,19 @@ impl Function {
         self.function.cu_function()
     }
 
-    fn new(function: CudaFunction, name: String, waits: bool) -> Result<Self, CudaError> {
+    fn new(
+        function: CudaFunction,
+        name: String,
+        waits: bool,
+        resources: Resources,
+    ) -> Result<Self, CudaError> {
         let get = |attribute| {
             let value = function.get_attribute(attribute).map_err(driver("cuFuncGetAttribute"));
             value.map(|value| value.max(0) as u32)
         };
         let facts = KernelFacts {
             name,
-            registers: get(Attribute::CU_FUNC_ATTRIBUTE_NUM_REGS)?,
-            local_bytes: get(Attribute::CU_FUNC_ATTRIBUTE_LOCAL_SIZE_BYTES)?,
+            resources,
             shared_bytes: get(Attribute::CU_FUNC_ATTRIBUTE_SHARED_SIZE_BYTES)?,
             threads: get(Attribute::CU_FUNC_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             waits,
@@ -108,7 +111,7 @@ impl KernelStore {
             let module = self.context.load_module(Ptx::from_binary(compiled.cubin));
             let module = module.map_err(driver("cuModuleLoadData"))?;
             let function = module.load_function(&name).map_err(driver("cuModuleGetFunction"))?;
-            let function = Function::new(function, name, compiled.waits)?;
+            let function = Function::new(function, name, compiled.waits, compiled.resources)?;
             self.functions.insert(kernel.clone(), Arc::new(function));
         }
         Ok(())
@@ -128,12 +131,26 @@ impl KernelStore {
     }
 }
 
+/// Compiles kernels for a target such as `sm_90a`, without a device and without a cache: what each
+/// takes of a multiprocessor, in their order.
+///
+/// # Errors
+/// [`CudaError::NoCompiler`], [`CudaError::Source`] or [`CudaError::Compile`].
+pub fn compile_kernels(kernels: &[&Kernel], arch: &str) -> Result<Vec<Resources>, CudaError> {
+    let units = kernels.iter().map(|kernel| unit(kernel)).collect::<Result<Vec<_>, _>>()?;
+    let compiled = Compiler::new(arch, &KernelCache::Off)?.compile_all(&units)?;
+    Ok(compiled.into_iter().map(|compiled| compiled.resources).collect())
+}
+
 /// The CUDA source of one kernel.
 fn unit(kernel: &Kernel) -> Result<Unit, CudaError> {
     let failed = |source: Box<dyn std::error::Error + Send + Sync>| CudaError::Source {
         kernel: kernel.host_name(),
         source,
     };
-    let source = sources::library(kernel.module, &[kernel]).map_err(|e| failed(e.into()))?;
+    let metal = sources::library(kernel.module, &[kernel]).map_err(|e| failed(e.into()))?;
+    let translated = translate::cuda(&metal).map_err(|e| failed(e.into()))?;
+    let mut source = sources::flatten("runtime/cuda.cuh").map_err(|e| failed(e.into()))?;
+    source.push_str(&translated.code);
     Ok(Unit { module: kernel.module.folder(), source })
 }

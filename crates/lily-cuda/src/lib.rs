@@ -21,8 +21,9 @@ mod order;
 mod sequence;
 mod weights;
 
+pub use compile::Resources;
 pub use device::CudaDevice;
 pub use error::CudaError;
-pub use kernels::KernelFacts;
+pub use kernels::{KernelFacts, compile_kernels};
 pub use model::{CudaModel, PlanFacts};
 pub use options::{CudaOptions, KernelCache, OptionError, Programmatic, Submission};

@@ -33,7 +33,7 @@ use ports::Ports;
 #[derive(Debug)]
 pub struct CudaModel {
     manifest: Manifest,
-    weights: WeightStore,
+    weights: Arc<WeightStore>,
     context: Arc<CudaContext>,
     stream: Arc<CudaStream>,
     options: CudaOptions,
@@ -84,7 +84,7 @@ struct PreparedPlan {
 impl CudaModel {
     pub(crate) fn new(
         manifest: Manifest,
-        weights: WeightStore,
+        weights: Arc<WeightStore>,
         context: Arc<CudaContext>,
         options: CudaOptions,
         chip: Chip,
@@ -103,6 +103,16 @@ impl CudaModel {
             context,
             running: Mutex::new(()),
         })
+    }
+
+    /// A model without plans over the same weights, for measuring other options against these.
+    /// [`CudaOptions::ordinal`] does not count: the weights are where they are.
+    ///
+    /// # Errors
+    /// [`CudaError::Driver`], [`CudaError::NoCompiler`].
+    pub fn with_options(&self, options: CudaOptions) -> Result<CudaModel, CudaError> {
+        let (weights, context) = (Arc::clone(&self.weights), Arc::clone(&self.context));
+        CudaModel::new(self.manifest.clone(), weights, context, options, self.chip.clone())
     }
 
     /// What the compiler made of every kernel of the prepared plans, by name.
