@@ -8,8 +8,7 @@ use std::time::Instant;
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{CpuDevice, CpuModel, CpuOptions};
 use lily_device::{LoadedModel, NoProgress};
-use lily_model::{BuildOptions, Fusions, build};
-use lily_plan::buffer::Elem;
+use lily_model::{BuildOptions, build};
 use lily_plan::plan::Phase;
 use lily_plan::valid::ValidPlan;
 
@@ -23,8 +22,7 @@ fn main() -> Result<(), Failure> {
     let checkpoint = Checkpoint::open(Path::new(&dir))?;
     let mut model = CpuDevice::new(CpuOptions::default()).load_model(&checkpoint, &NoProgress)?;
     let mut prepare = |phase, rows| -> Result<_, Failure> {
-        let (capacity, kv, fusions) = (2 * (prompt + steps), Elem::F32, Fusions::all());
-        let options = BuildOptions { phase, rows, capacity, kv, fusions };
+        let options = BuildOptions::new(phase, rows, 2 * (prompt + steps));
         let plan = build(checkpoint.config(), checkpoint.manifest(), &options)?;
         let plan = ValidPlan::new(plan)?;
         println!("{phase:?}: {} steps in {} stages", plan.plan().steps.len(), plan.stages().len());

@@ -43,13 +43,20 @@ pub struct EngineOptions {
     pub score: bool,
 }
 
+impl EngineOptions {
+    fn build(&self, phase: Phase, rows: usize, capacity: usize) -> BuildOptions {
+        let EngineOptions { kv, fusions, .. } = *self;
+        BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) }
+    }
+}
+
 impl Default for EngineOptions {
     fn default() -> Self {
         EngineOptions {
             context: None,
             prefill_chunk: 512,
             kv: Elem::F32,
-            fusions: Fusions::all(),
+            fusions: Fusions::cpu(),
             token_limit: None,
             memory_limit: None,
             score: false,
@@ -216,8 +223,7 @@ impl Source<'_> {
         capacity: usize,
         options: &EngineOptions,
     ) -> Result<ValidPlan, EngineError> {
-        let EngineOptions { kv, fusions, .. } = *options;
-        let options = BuildOptions { phase, rows, capacity, kv, fusions };
+        let options = options.build(phase, rows, capacity);
         Ok(ValidPlan::new(build(self.config, self.manifest, &options)?)?)
     }
 
@@ -228,8 +234,8 @@ impl Source<'_> {
         options: &EngineOptions,
         score: Option<&ValidPlan>,
     ) -> Result<MemoryEstimate, EngineError> {
-        let EngineOptions { kv, fusions, .. } = *options;
-        let mut memory = estimate_memory(self.config, self.manifest, context, rows, kv, fusions)?;
+        let built = options.build(Phase::Prefill, rows, context);
+        let mut memory = estimate_memory(self.config, self.manifest, &built)?;
         if let Some(valid) = score {
             let driving = |class| matches!(class, BufferClass::Input | BufferClass::Output);
             let buffers = valid.plan().buffers.iter().filter(|b| driving(b.class));

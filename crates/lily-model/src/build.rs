@@ -5,7 +5,7 @@ use std::collections::{HashMap, HashSet};
 use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
 use lily_checkpoint::manifest::{Manifest, MatrixShape, WeightInfo, WeightShape};
 use lily_plan::buffer::{BufferClass, BufferId, Elem, Region, WeightDecl, WeightId};
-use lily_plan::op::{Add, Embed, Linear, Op, RmsNorm};
+use lily_plan::op::{Embed, Op};
 use lily_plan::plan::{Phase, Plan, PlanBuilder, Ports};
 
 use crate::error::ModelError;
@@ -13,7 +13,7 @@ use crate::fusions::Fusions;
 use crate::rope::{Rope, rope};
 use crate::{attention, gated_delta, head, mlp};
 
-/// What to build.
+/// What to build; [`BuildOptions::new`] is where to start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BuildOptions {
     /// What the plan is for.
@@ -26,7 +26,37 @@ pub struct BuildOptions {
     pub kv: Elem,
     /// Fusions to use.
     pub fusions: Fusions,
+    /// What feeds matrix products of several rows: `F32` or `Bf16`.
+    pub activations: Elem,
+    /// Whether a decode plan chooses the next token itself ([`lily_plan::op::Advance`]); its id is
+    /// then in the output buffer [`GENERATED`] too.
+    pub token_slot: bool,
+    /// Tokens that the token slot can choose: ids below this; `None`: all rows of the head.
+    pub token_limit: Option<usize>,
 }
+
+impl BuildOptions {
+    /// A plan of `phase` as the CPU wants it, with a KV cache of `f32`.
+    pub fn new(phase: Phase, rows: usize, capacity: usize) -> Self {
+        BuildOptions {
+            phase,
+            rows,
+            capacity,
+            kv: Elem::F32,
+            fusions: Fusions::cpu(),
+            activations: Elem::F32,
+            token_slot: false,
+            token_limit: None,
+        }
+    }
+}
+
+/// Name of the ring of tokens that a decode plan with a token slot fills: the token chosen after
+/// position `p` is in slot `p mod` [`GENERATED_LEN`].
+pub const GENERATED: &str = "generated";
+
+/// Slots of [`GENERATED`].
+pub const GENERATED_LEN: usize = 4096;
 
 /// Builds the plan of one phase.
 ///
@@ -75,6 +105,14 @@ fn check(config: &ModelConfig, options: &BuildOptions) -> Result<(), ModelError>
     }
     if !matches!(options.kv, Elem::F32 | Elem::Bf16) {
         return Err(refuse("kv", "F32 or Bf16", &options.kv));
+    }
+    if !matches!(options.activations, Elem::F32 | Elem::Bf16) {
+        return Err(refuse("activations", "F32 or Bf16", &options.activations));
+    }
+    if let Some(limit) = options.token_limit
+        && !(1..=config.vocab_size).contains(&limit)
+    {
+        return Err(refuse("token_limit", "1 to the vocabulary's size", &limit));
     }
     Ok(())
 }
@@ -156,7 +194,7 @@ pub(crate) struct Builder<'a> {
     pub(crate) rows: usize,
     pub(crate) rope: Rope,
     pub(crate) control: Region,
-    tokens: Region,
+    pub(crate) tokens: Region,
     manifest: &'a Manifest,
     by_name: HashMap<&'a str, &'a WeightInfo>,
     used: HashSet<String>,
@@ -219,6 +257,22 @@ impl<'a> Builder<'a> {
         self.buffer(name, Elem::F32, &[rows, dim], BufferClass::Scratch)
     }
 
+    /// `[rows, dim]` that feeds matrix products of `rows` rows and lives within the run.
+    pub(crate) fn activations(
+        &mut self,
+        name: impl Into<String>,
+        rows: usize,
+        dim: usize,
+    ) -> Region {
+        // A product of one row is bound by its matrix: nothing is won by a smaller operand.
+        let elem = if rows == 1 { Elem::F32 } else { self.options.activations };
+        self.buffer(name, elem, &[rows, dim], BufferClass::Scratch)
+    }
+    /// The fusions that apply to this plan.
+    pub(crate) fn fusions(&self) -> Fusions {
+        if self.rows == 1 { self.options.fusions } else { self.options.fusions.several_rows() }
+    }
+
     pub(crate) fn matrix(
         &mut self,
         name: &str,
@@ -276,68 +330,6 @@ impl<'a> Builder<'a> {
         self.used.insert(name.to_owned());
         let (name, bytes) = (name.to_owned(), info.shape.bytes());
         Ok(self.plan.weight(WeightDecl { name, n_experts, rows, cols, bytes }))
-    }
-
-    /// `out = rmsnorm(x)` into fresh scratch.
-    pub(crate) fn norm(
-        &mut self,
-        step: &str,
-        weight: &str,
-        x: &Region,
-        rows: usize,
-    ) -> Result<Region, ModelError> {
-        let (dim, eps) = (self.config.hidden_size, self.config.rms_norm_eps);
-        let weight = self.vector(weight, dim)?;
-        let out = self.scratch(step, rows, dim);
-        self.push(
-            step,
-            Op::RmsNorm(RmsNorm { x: x.clone(), weight, out: out.clone(), rows, dim, eps }),
-        );
-        Ok(out)
-    }
-
-    /// `out = x Wᵀ` into fresh scratch; step, buffer and weight are called alike.
-    pub(crate) fn project(
-        &mut self,
-        weight: &str,
-        x: &Region,
-        n: usize,
-        k: usize,
-    ) -> Result<Region, ModelError> {
-        let out = self.scratch(weight, self.rows, n);
-        self.linear(weight, x, out.clone(), (n, k), false)?;
-        Ok(out)
-    }
-
-    /// `x += y Wᵀ`: one step, or two where the residual fusion is off.
-    pub(crate) fn project_residual(
-        &mut self,
-        weight: &str,
-        y: &Region,
-        x: &Region,
-        k: usize,
-    ) -> Result<(), ModelError> {
-        let (rows, dim) = (self.rows, self.config.hidden_size);
-        if self.options.fusions.residual {
-            return self.linear(weight, y, x.clone(), (dim, k), true);
-        }
-        let out = self.project(weight, y, dim, k)?;
-        self.push(format!("{weight}.residual"), Op::Add(Add { x: x.clone(), y: out, rows, dim }));
-        Ok(())
-    }
-
-    fn linear(
-        &mut self,
-        weight: &str,
-        x: &Region,
-        out: Region,
-        (n, k): (usize, usize),
-        accumulate: bool,
-    ) -> Result<(), ModelError> {
-        let id = self.matrix(weight, n, k)?;
-        let (x, rows) = (x.clone(), self.rows);
-        self.push(weight, Op::Linear(Linear { x, weight: id, out, rows, n, k, accumulate }));
-        Ok(())
     }
 }
 

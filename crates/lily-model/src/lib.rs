@@ -16,9 +16,10 @@ mod gated_delta;
 mod head;
 mod memory;
 mod mlp;
+mod project;
 mod rope;
 
-pub use build::{BuildOptions, build};
+pub use build::{BuildOptions, GENERATED, GENERATED_LEN, build};
 pub use error::ModelError;
 pub use fusions::{Fusions, UnknownFusion};
 pub use memory::{MemoryEstimate, estimate_memory};

@@ -3,12 +3,11 @@
 use lily_checkpoint::config::ModelConfig;
 use lily_checkpoint::manifest::Manifest;
 use lily_plan::ValidPlan;
-use lily_plan::buffer::{BufferClass, Elem};
+use lily_plan::buffer::BufferClass;
 use lily_plan::plan::Phase;
 
 use crate::build::{BuildOptions, build};
 use crate::error::ModelError;
-use crate::fusions::Fusions;
 
 /// Bytes that one engine with one session needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,29 +49,27 @@ impl MemoryEstimate {
     }
 }
 
-/// Estimates the memory for a context of `context` tokens and prefill chunks of `prefill_rows`.
+/// Estimates the memory of prefill and decode plans: `options.rows` are the rows of a prefill run,
+/// `options.capacity` the context; `options.phase` says nothing here.
 ///
 /// # Errors
 /// As [`build`].
 pub fn estimate_memory(
     config: &ModelConfig,
     manifest: &Manifest,
-    context: usize,
-    prefill_rows: usize,
-    kv: Elem,
-    fusions: Fusions,
+    options: &BuildOptions,
 ) -> Result<MemoryEstimate, ModelError> {
     let mut estimate = MemoryEstimate {
         weights: manifest.bytes(),
         kv_per_token: 0,
         state: 0,
         scratch: 0,
-        context,
+        context: options.capacity,
         max_context: config.max_position_embeddings,
     };
-    let capacity = context.max(prefill_rows);
-    for (phase, rows) in [(Phase::Prefill, prefill_rows), (Phase::Decode, 1)] {
-        let options = BuildOptions { phase, rows, capacity, kv, fusions };
+    let capacity = options.capacity.max(options.rows);
+    for (phase, rows) in [(Phase::Prefill, options.rows), (Phase::Decode, 1)] {
+        let options = BuildOptions { phase, rows, capacity, ..*options };
         let valid = ValidPlan::new(build(config, manifest, &options)?)?;
         let of_class = |class| {
             let buffers = valid.plan().buffers.iter().filter(|b| b.class == class);

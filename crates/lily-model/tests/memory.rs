@@ -3,14 +3,14 @@
 mod common;
 
 use common::{manifest, tiny_moe};
-use lily_model::{Fusions, MemoryEstimate, estimate_memory};
+use lily_model::{BuildOptions, MemoryEstimate, estimate_memory};
 use lily_plan::buffer::Elem;
+use lily_plan::plan::Phase;
 
 fn estimate(context: usize) -> MemoryEstimate {
     let config = tiny_moe();
-    let fusions = Fusions::all();
-    estimate_memory(&config, &manifest(&config), context, 16, Elem::Bf16, fusions)
-        .expect("an estimate")
+    let options = BuildOptions { kv: Elem::Bf16, ..BuildOptions::new(Phase::Prefill, 16, context) };
+    estimate_memory(&config, &manifest(&config), &options).expect("an estimate")
 }
 
 #[test]
@@ -18,7 +18,7 @@ fn the_parts_are_those_of_the_configuration() {
     let estimate = estimate(100);
     assert_eq!(estimate.kv_per_token, 2 * 2 * 16 * 2, "K and V, 2 heads of 16, bf16, one layer");
     assert_eq!(estimate.kv(), 100 * 128);
-    assert_eq!(estimate.state, 4 * (3 * 128 + 4 * 16 * 16));
+    assert_eq!(estimate.state, 4 * (4 * 128 + 4 * 16 * 16));
     assert_eq!(estimate.weights, manifest(&tiny_moe()).bytes());
     assert!(estimate.scratch > 0);
     assert_eq!(

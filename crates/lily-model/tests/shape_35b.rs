@@ -20,7 +20,7 @@ fn valid(
     rows: usize,
     fusions: Fusions,
 ) -> ValidPlan {
-    let options = BuildOptions { phase, rows, capacity: 4096, kv: Elem::Bf16, fusions };
+    let options = BuildOptions { kv: Elem::Bf16, fusions, ..BuildOptions::new(phase, rows, 4096) };
     ValidPlan::new(build(config, manifest, &options).expect("a plan")).expect("a valid plan")
 }
 
@@ -48,12 +48,16 @@ fn shape_35b() -> ModelConfig {
 #[test]
 fn a_decode_step_of_the_35b_shape_has_few_stages() {
     let config = shape_35b();
-    let fused = valid(&config, &manifest(&config), Phase::Decode, 1, Fusions::all());
+    let stages = |fusions| {
+        let valid = valid(&config, &manifest(&config), Phase::Decode, 1, fusions);
+        valid.stages().len()
+    };
+    // 6 per DeltaNet layer, 7 per attention layer; embedding, head.
+    assert_eq!(stages(Fusions::all()), 30 * 6 + 10 * 7 + 2);
     // 13 per DeltaNet layer, 12 per attention layer; embedding, norm, head.
-    assert_eq!(fused.stages().len(), 30 * 13 + 10 * 12 + 3);
-    assert!(fused.stages().len() < 555, "what the published implementation needs");
-    let unfused = valid(&config, &manifest(&config), Phase::Decode, 1, Fusions::none());
-    assert!(unfused.stages().len() > fused.stages().len());
+    assert_eq!(stages(Fusions::cpu()), 30 * 13 + 10 * 12 + 3);
+    assert!(stages(Fusions::cpu()) < 555, "what the published implementation needs");
+    assert!(stages(Fusions::none()) > stages(Fusions::cpu()));
 }
 
 #[test]
@@ -85,15 +89,22 @@ fn the_published_checkpoint_moves_the_bytes_that_its_files_predict() {
     let Some(shared) = shared() else { return };
     let described = lily_checkpoint::describe(&shared.join("qwen36"));
     let (config, manifest) = described.expect("the published configuration");
-    let decode = valid(&config, &manifest, Phase::Decode, 1, Fusions::all());
-    let figures = stats(&decode, 4095);
-    // Every weight that is not an expert, 8 of 256 experts, and one embedding row of 1152 bytes.
-    assert_eq!(figures.total.weight_bytes, 1_669_560_576 + 1152);
-    // 30 layers of 32 heads of 128 x 128 in f32, and 3 rows of 8192 channels in f32.
-    assert_eq!(figures.total.state_bytes, 62_914_560 + 30 * 3 * 8192 * 4);
+    let options = BuildOptions {
+        kv: Elem::Bf16,
+        fusions: Fusions::all(),
+        token_slot: true,
+        ..BuildOptions::new(Phase::Decode, 1, 4096)
+    };
+    let decode = ValidPlan::new(build(&config, &manifest, &options).expect("a plan"));
+    let figures = stats(&decode.expect("a valid plan"), 4095);
+    // Every weight that is not an expert, 8 of 256 experts, and one embedding row of 1152 bytes. Two
+    // steps of each layer norm the input of the experts: 2048 weights in bf16.
+    assert_eq!(figures.total.weight_bytes, 1_669_560_576 + 1152 + 40 * 2 * 2048);
+    // 30 layers of 32 heads of 128 x 128 in f32, and 4 rows of 8192 channels in f32.
+    assert_eq!(figures.total.state_bytes, 62_914_560 + 30 * 4 * 8192 * 4);
     // 20,480 bytes per token in bf16: 4096 read, one appended.
     assert_eq!(figures.total.kv_bytes, 20_480 * 4097);
-    assert_eq!(figures.stages, 513);
+    assert_eq!(figures.stages, 254);
 }
 
 #[test]
@@ -101,8 +112,9 @@ fn the_published_checkpoint_needs_the_memory_that_its_files_predict() {
     let Some(shared) = shared() else { return };
     let described = lily_checkpoint::describe(&shared.join("qwen36"));
     let (config, manifest) = described.expect("the published configuration");
-    let estimate = estimate_memory(&config, &manifest, 262_144, 512, Elem::Bf16, Fusions::all())
-        .expect("an estimate");
+    let options =
+        BuildOptions { kv: Elem::Bf16, ..BuildOptions::new(Phase::Prefill, 512, 262_144) };
+    let estimate = estimate_memory(&config, &manifest, &options).expect("an estimate");
     assert_eq!(estimate.weights, 19_508_787_456);
     assert_eq!(estimate.kv(), 5 << 30);
     let mib = 1 << 20;

@@ -29,7 +29,7 @@ fn golden(name: &str) -> Option<Checkpoint> {
 
 fn plan(checkpoint: &Checkpoint, phase: Phase, rows: usize) -> ValidPlan {
     let fusions = Fusions::none();
-    let options = BuildOptions { phase, rows, capacity: 64, kv: Elem::F32, fusions };
+    let options = BuildOptions { fusions, ..BuildOptions::new(phase, rows, 64) };
     let plan = build(checkpoint.config(), checkpoint.manifest(), &options).unwrap();
     ValidPlan::new(plan).unwrap()
 }

@@ -97,7 +97,7 @@ impl Default for Setting {
         Setting {
             chunk: 128,
             kv: Elem::F32,
-            fusions: Fusions::all(),
+            fusions: Fusions::cpu(),
             threads: 2,
             isa: Isa::detect(),
         }
@@ -125,11 +125,9 @@ impl Model {
         let mut loaded = CpuDevice::new(options).load(&golden.checkpoint, &NoProgress).unwrap();
         let mut prepare = |phase, rows| {
             let options = BuildOptions {
-                phase,
-                rows,
-                capacity: CAPACITY,
                 kv: setting.kv,
                 fusions: setting.fusions,
+                ..BuildOptions::new(phase, rows, CAPACITY)
             };
             let plan = build(golden.checkpoint.config(), golden.checkpoint.manifest(), &options);
             loaded.prepare(ValidPlan::new(plan.unwrap()).unwrap()).unwrap()

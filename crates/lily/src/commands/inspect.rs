@@ -52,9 +52,8 @@ impl Report {
         let context = model::context(config, &args.engine)?;
         let chunk = args.engine.prefill_chunk.min(context);
         let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
-        let memory = estimate_memory(config, manifest, context, chunk, kv, fusions)?;
-        let options =
-            BuildOptions { phase: Phase::Decode, rows: 1, capacity: context, kv, fusions };
+        let options = BuildOptions { kv, fusions, ..BuildOptions::new(Phase::Decode, 1, context) };
+        let memory = estimate_memory(config, manifest, &BuildOptions { rows: chunk, ..options })?;
         let plan = ValidPlan::new(build(config, manifest, &options)?)?;
         let (parameters, active_parameters) = parameters(config, manifest);
         Ok(Report {

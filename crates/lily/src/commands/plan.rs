@@ -22,13 +22,13 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
     let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
-    let options = BuildOptions { phase, rows, capacity, kv, fusions };
+    let options = BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {
         print(&format!("fusions      {fusions}\n{}", dump(&valid)))?;
         return Ok(());
     }
-    let memory = estimate_memory(&config, &manifest, capacity, chunk, kv, fusions)?;
+    let memory = estimate_memory(&config, &manifest, &BuildOptions { rows: chunk, ..options })?;
     let figures = stats(&valid, 0);
     print_pretty(&json!({
         "phase": format!("{phase:?}").to_lowercase(),
