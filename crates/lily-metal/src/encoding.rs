@@ -185,7 +185,8 @@ pub(crate) mod testing {
         let demo = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../models/demo/checkpoint");
         let (config, manifest) = describe(&demo).unwrap();
         let kv = Elem::F32;
-        let options = BuildOptions { phase, rows, capacity: 64, kv, fusions: Fusions::all() };
+        let fusions = Fusions::all();
+        let options = BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, 64) };
         ValidPlan::new(build(&config, &manifest, &options).unwrap()).unwrap()
     }
 }

@@ -64,10 +64,9 @@ impl Variant {
     pub(crate) fn plan(&self, checkpoint: &Checkpoint) -> ValidPlan {
         let options = BuildOptions {
             kv: self.kv,
-            fusions: if self.fused { Fusions::all() } else { Fusions::none() },
-            phase: self.phase,
-            rows: self.rows,
-            capacity: CAPACITY,
+            fusions: if self.fused { Fusions::cpu() } else { Fusions::none() },
+            activations: self.activations,
+            ..BuildOptions::new(self.phase, self.rows, CAPACITY)
         };
         let plan = build(checkpoint.config(), checkpoint.manifest(), &options).unwrap();
         ValidPlan::new(plan).unwrap()
