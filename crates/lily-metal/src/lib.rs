@@ -23,6 +23,7 @@ mod gate;
 mod options;
 mod places;
 mod residency;
+mod trial;
 mod weights;
 
 #[cfg(target_os = "macos")]

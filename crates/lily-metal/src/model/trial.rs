@@ -1,5 +1,40 @@
-//! to come
+//! Runs the trial of the tensor units.
+
+use lily_device::LoadedModel;
+use lily_device::compare::{Prepared, compare_steps};
+use lily_kernels::lower::Tuning;
+use lily_plan::valid::ValidPlan;
+
+use crate::arena::Arenas;
 use crate::device::MetalDevice;
-pub(crate) fn trial(_device: &MetalDevice) -> Result<(), String> {
-    Err("no trial".to_owned())
+use crate::model::MetalModel;
+use crate::trial;
+
+/// Whether the tensor kernels compile here and agree with the simdgroup kernels; if not, why.
+pub(crate) fn trial(device: &MetalDevice) -> Result<(), String> {
+    let (manifest, plan) = trial::model();
+    let valid = ValidPlan::new(plan.clone()).map_err(|error| error.to_string())?;
+    let model = |tensor_units| {
+        let tuning = Tuning { tensor_units, ..Tuning::default() };
+        let fill = |layout: &Arenas, buffers: Vec<&mut [u8]>| {
+            trial::fill(&manifest, layout, buffers);
+            Ok(())
+        };
+        let model = MetalModel::new(device, manifest.clone(), tuning, fill);
+        let mut model = model.map_err(|error| error.to_string())?;
+        let plan = model.prepare(valid.clone()).map_err(|error| error.to_string())?;
+        Ok::<_, String>((model, plan))
+    };
+    let ((plain, plain_plan), (tensor, tensor_plan)) = (model(false)?, model(true)?);
+    let mut verdict = Ok(());
+    let mut judge = |difference| {
+        if verdict.is_ok() {
+            verdict = trial::judge(&difference);
+        }
+    };
+    let reference = Prepared { model: &plain, plan: plain_plan };
+    let subject = Prepared { model: &tensor, plan: tensor_plan };
+    compare_steps(&plan, reference, subject, trial::START, &mut judge)
+        .map_err(|error| error.to_string())?;
+    verdict
 }
