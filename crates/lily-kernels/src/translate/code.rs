@@ -165,6 +165,9 @@ impl Rewriter<'_, '_> {
             (Form::Storage, Space::Constant) => {
                 return Err(source.error(i, Problem::SpaceOfVariable("constant")));
             }
+            (Form::Argument, _) if self.target == Target::Cuda => {
+                return Err(source.error(i, Problem::Tensor));
+            }
             _ => {}
         }
         if spaced.alignment.is_some() {
@@ -203,7 +206,7 @@ impl Rewriter<'_, '_> {
             Form::Pointer if class => format!("::lily::ptr<{constant}{name}>"),
             Form::Pointer => format!("{constant}{name}*"),
             Form::Reference => format!("{constant}{name}&"),
-            Form::Storage => format!("{constant}{name}"),
+            Form::Storage | Form::Argument => format!("{constant}{name}"),
             Form::Method => constant.trim_end().to_owned(),
         });
         Ok(out)

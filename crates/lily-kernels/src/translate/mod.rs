@@ -103,6 +103,8 @@ pub enum Problem {
     StorageOutsideKernel,
     #[error("one threadgroup variable per declaration, without initialiser: {0:?} follows")]
     StorageForm(String),
+    #[error("tensors are known to Metal and to the emulator")]
+    Tensor,
     #[error("a variable in the address space {0}")]
     SpaceOfVariable(&'static str),
     #[error("an array of a template type with a comma needs a typedef")]

@@ -35,6 +35,8 @@ pub(crate) enum Form {
     Reference,
     /// A variable of the space itself.
     Storage,
+    /// A template argument by itself, as in `tensor<threadgroup bfloat, ...>`.
+    Argument,
     /// No type at all: the space of `this`, after the parameters of a method.
     Method,
 }
@@ -109,6 +111,7 @@ pub(crate) fn spaced(source: &Source<'_>, i: usize) -> Result<Option<Spaced>, Tr
         "&" => (Form::Reference, source.after(k)),
         "&&" => return Err(source.error(k, Problem::RvalueReference)),
         "(" => return Err(source.error(k, Problem::PointerToArray)),
+        "," | ">" => (Form::Argument, k),
         _ => (Form::Storage, k),
     };
     if form == Form::Pointer && matches!(source.text(end), "*" | "&") && space != Space::Thread {
