@@ -69,3 +69,72 @@ impl fmt::Display for Block {
         write!(f, "block<{rows}, {columns}, {depth}, {wm}, {wn}>")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// As `block_memory` in kernels/common/matmul.h.
+    fn threadgroup_bytes(block: Block, x: Elem) -> usize {
+        let elem = x.bytes() as usize;
+        let staged = (block.rows + block.columns) * (block.depth + 16 / elem) * elem;
+        let (wm, wn) = block.simdgroups;
+        let sums = wm * wn * 16 * (block.columns / wn + 4) * 4;
+        staged.max(sums)
+    }
+
+    fn every_block() -> Vec<(Block, Elem, usize)> {
+        let mut blocks = Vec::new();
+        for tuning in [Tuning::default(), Tuning::nvidia()] {
+            for x in [Elem::F32, Elem::Bf16] {
+                for k in [32, 96, 2048] {
+                    for n in [1, 32, 33, 64, 65, 8192] {
+                        blocks.push((tuning.matmul_block.fitting(x, n, k), x, k));
+                        for slots in [0, 5, 16, 128] {
+                            blocks.push((
+                                Block::for_experts(&tuning, slots).fitting(x, n, k),
+                                x,
+                                k,
+                            ));
+                        }
+                    }
+                    blocks.push((tuning.matmul_block.fitting_pair(x, k), x, k));
+                }
+            }
+        }
+        blocks
+    }
+
+    #[test]
+    fn every_block_fits_the_memory_of_a_threadgroup_on_metal() {
+        for (block, x, _) in every_block() {
+            assert!(threadgroup_bytes(block, x) <= 32 << 10, "{block} of {x:?}");
+        }
+    }
+
+    #[test]
+    fn steps_are_whole_and_simdgroups_have_whole_tiles() {
+        for (block, _, k) in every_block() {
+            assert_eq!(k % block.depth, 0, "{block}, k {k}");
+            assert_eq!(block.rows / block.simdgroups.0 % 16, 0, "{block}");
+            assert_eq!(block.columns / block.simdgroups.1 % 16, 0, "{block}");
+            assert!(block.threads() <= 1024, "{block}");
+        }
+    }
+
+    #[test]
+    fn both_matrices_of_a_pair_have_whole_tiles_in_each_simdgroup() {
+        for tuning in [Tuning::default(), Tuning::nvidia()] {
+            for block in [tuning.matmul_block, Block::for_experts(&tuning, 64)] {
+                let block = block.fitting_pair(Elem::Bf16, 2048);
+                assert_eq!(block.columns / block.simdgroups.1 % 32, 0, "{block}");
+            }
+        }
+    }
+
+    #[test]
+    fn few_slots_per_expert_get_a_small_block() {
+        let rows = |slots| Block::for_experts(&Tuning::nvidia(), slots).rows;
+        assert_eq!([0, 8, 9, 16, 17, 128].map(rows), [16, 16, 32, 32, 64, 64]);
+    }
+}
