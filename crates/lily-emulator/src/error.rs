@@ -19,12 +19,6 @@ pub enum EmulatorError {
     /// The translated sources cannot be compiled.
     #[error(transparent)]
     Compile(#[from] CompileError),
-    /// An object that was just compiled is gone.
-    #[error("kernel {kernel} was compiled and cannot be loaded")]
-    Vanished {
-        /// Its host name.
-        kernel: String,
-    },
 }
 
 /// How a device names the emulator.

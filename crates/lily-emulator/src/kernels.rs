@@ -43,56 +43,62 @@ impl Kernels {
         Kernels { cache, entries: HashMap::new() }
     }
 
-    /// The entry of a kernel that was required before.
-    pub(crate) fn entry(&self, kernel: &Kernel) -> Entry {
-        self.entries[kernel].clone()
+    /// The entry of a kernel, if it was required before and compiles.
+    pub(crate) fn entry(&self, kernel: &Kernel) -> Option<Entry> {
+        self.entries.get(kernel).cloned()
     }
 
-    /// Finds or compiles these kernels.
+    /// Finds or compiles these kernels. What fails is returned; everything else is there afterwards.
     pub(crate) fn require<'a>(
         &mut self,
         kernels: impl Iterator<Item = &'a Kernel>,
-    ) -> Result<(), EmulatorError> {
+    ) -> Vec<EmulatorError> {
+        let mut errors = Vec::new();
         let mut missing: BTreeMap<Module, Vec<(u64, &Kernel)>> = BTreeMap::new();
         for kernel in kernels.collect::<BTreeSet<_>>() {
             if self.entries.contains_key(kernel) {
                 continue;
             }
-            let key = self.cache.key(&host_source(kernel.module, &[kernel])?);
+            let key = match host_source(kernel.module, &[kernel]) {
+                Ok(source) => self.cache.key(&source),
+                Err(error) => {
+                    errors.push(error);
+                    continue;
+                }
+            };
             match self.cache.find(key, &kernel.host_name()) {
                 Some(entry) => drop(self.entries.insert(kernel.clone(), entry)),
                 None => missing.entry(kernel.module).or_default().push((key, kernel)),
             }
         }
         let batches: Vec<_> = missing.values().flat_map(|kernels| kernels.chunks(BATCH)).collect();
-        self.compile(&batches)?;
+        errors.extend(self.compile(&batches));
         for &(key, kernel) in batches.into_iter().flatten() {
-            let name = kernel.host_name();
-            let lost = || EmulatorError::Vanished { kernel: name.clone() };
-            let entry = self.cache.find(key, &name).ok_or_else(lost)?;
-            self.entries.insert(kernel.clone(), entry);
+            if let Some(entry) = self.cache.find(key, &kernel.host_name()) {
+                self.entries.insert(kernel.clone(), entry);
+            }
         }
-        Ok(())
+        errors
     }
 
     /// Compiles batches side by side.
-    fn compile(&self, batches: &[&[(u64, &Kernel)]]) -> Result<(), EmulatorError> {
+    fn compile(&self, batches: &[&[(u64, &Kernel)]]) -> Vec<EmulatorError> {
         let workers =
             std::thread::available_parallelism().map_or(1, usize::from).min(batches.len());
         let next = AtomicUsize::new(0);
-        let failed = Mutex::new(None);
+        let errors = Mutex::new(Vec::new());
         std::thread::scope(|scope| {
             for _ in 0..workers {
                 scope.spawn(|| {
                     while let Some(batch) = batches.get(next.fetch_add(1, Ordering::Relaxed)) {
                         if let Err(error) = self.compile_batch(batch) {
-                            *failed.lock().expect("no worker panics") = Some(error);
+                            errors.lock().expect("no worker panics").push(error);
                         }
                     }
                 });
             }
         });
-        failed.into_inner().expect("no worker panics").map_or(Ok(()), Err)
+        errors.into_inner().expect("no worker panics")
     }
 
     fn compile_batch(&self, batch: &[(u64, &Kernel)]) -> Result<(), EmulatorError> {

@@ -6,7 +6,7 @@ use lily_checkpoint::Checkpoint;
 use lily_checkpoint::manifest::Manifest;
 use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence};
 use lily_kernels::launch::Launch;
-use lily_kernels::lower::{self, LowerError};
+use lily_kernels::lower;
 use lily_plan::buffer::{Buffer, BufferClass, BufferId};
 use lily_plan::plan::{Phase, Plan};
 use lily_plan::valid::{Placement, ValidPlan};
@@ -94,39 +94,39 @@ impl EmulatorModel {
     }
 
     /// As [`LoadedModel::prepare`], for probing: steps that `wanted` refuses are left out, and so are
-    /// those without a kernel, which are returned.
-    ///
-    /// # Errors
-    /// As [`LoadedModel::prepare`].
+    /// those without a kernel or with one that does not compile; these reasons are returned.
     pub fn prepare_steps(
         &mut self,
         plan: ValidPlan,
         wanted: &dyn Fn(usize, &Launch) -> bool,
-    ) -> Result<(PlanId, Vec<LowerError>), EmulatorError> {
-        let (mut launches, mut missing) = (Vec::new(), Vec::new());
+    ) -> (PlanId, Vec<EmulatorError>) {
+        let (mut launches, mut reasons) = (Vec::new(), Vec::new());
         for index in 0..plan.plan().steps.len() {
             match lower::step(&plan, &self.manifest, &self.options.tuning, index) {
                 Ok(launch) => launches.push(Some(launch).filter(|l| wanted(index, l))),
                 Err(error) => {
                     launches.push(None);
-                    missing.push(error);
+                    reasons.push(error.into());
                 }
             }
         }
-        Ok((self.prepare_launches(plan, launches)?, missing))
+        let (id, errors) = self.prepare_launches(plan, launches);
+        reasons.extend(errors);
+        (id, reasons)
     }
 
     fn prepare_launches(
         &mut self,
         plan: ValidPlan,
         launches: Vec<Option<Launch>>,
-    ) -> Result<PlanId, EmulatorError> {
-        self.kernels.require(launches.iter().flatten().map(|launch| &launch.kernel))?;
+    ) -> (PlanId, Vec<EmulatorError>) {
+        let wanted = launches.iter().flatten().map(|launch| &launch.kernel);
+        let errors = self.kernels.require(wanted);
         let with_entry = |launch: Launch| {
-            let entry = self.kernels.entry(&launch.kernel);
-            (launch, entry)
+            let entry = self.kernels.entry(&launch.kernel)?;
+            Some((launch, entry))
         };
-        let steps = launches.into_iter().map(|launch| launch.map(with_entry)).collect();
+        let steps = launches.into_iter().map(|launch| launch.and_then(with_entry)).collect();
         let table = self.session_with(plan.plan());
         let mut ports = Vec::new();
         let place = |(buffer, placement): (&Buffer, &Option<Placement>)| {
@@ -149,7 +149,7 @@ impl EmulatorModel {
             self.session = table.into();
         }
         self.plans.push(PreparedPlan { plan, steps, places, ports: Mutex::new(ports) });
-        Ok(PlanId(self.plans.len() - 1))
+        (PlanId(self.plans.len() - 1), errors)
     }
 
     /// The session table with a plan's buffers added.
@@ -204,7 +204,8 @@ impl LoadedModel for EmulatorModel {
         let program = lower::lower(&plan, &self.manifest, &self.options.tuning);
         let program = program.map_err(EmulatorError::from)?;
         let launches = program.launches.into_iter().map(Some).collect();
-        Ok(self.prepare_launches(plan, launches)?)
+        let (id, errors) = self.prepare_launches(plan, launches);
+        errors.into_iter().next().map_or(Ok(id), |error| Err(error.into()))
     }
 
     fn new_sequence(&self) -> Result<Box<dyn Sequence>, DeviceError> {

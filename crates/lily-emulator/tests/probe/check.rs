@@ -12,7 +12,7 @@ pub(crate) struct Written {
     buffer: usize,
     bytes: Range<usize>,
     elem: Elem,
-    limit: f64,
+    limits: [f64; 2],
 }
 
 /// How two machines differ.
@@ -20,20 +20,23 @@ pub(crate) struct Written {
 pub(crate) struct Outcome {
     /// Largest difference, in units of the larger of the number and the operand's root mean square.
     pub(crate) error: f64,
+    /// Root mean square of the differences, in units of that of the operand.
+    rms: f64,
     at: usize,
     expected: f64,
     found: f64,
 }
 
-/// Relative errors that rounding explains: sums in another order, and operands or results in bf16.
-const LIMIT_F32: f64 = 1e-4;
-const LIMIT_BF16: f64 = 2e-2;
+/// Errors that rounding explains, largest and root mean square: sums in another order, and operands,
+/// factors or results in bf16.
+const LIMIT_F32: [f64; 2] = [1e-4, 2e-5];
+const LIMIT_BF16: [f64; 2] = [5e-2, 1e-2];
 
 /// What a step wrote.
 pub(crate) fn written(plan: &Plan, signature: &Signature<'_>, rows: usize) -> Vec<Written> {
     let elem = |operand: &Operand<'_>| plan.buffer(operand.region.buffer).elem;
     let rounded = signature.operands.iter().any(|operand| elem(operand) == Elem::Bf16);
-    let limit = if rounded { LIMIT_BF16 } else { LIMIT_F32 };
+    let limits = if rounded { LIMIT_BF16 } else { LIMIT_F32 };
     let active = |operand: &Operand<'_>| {
         let Range { start, end } = operand.region.bytes;
         let part = if by_rows(plan, signature, operand) {
@@ -49,7 +52,7 @@ pub(crate) fn written(plan: &Plan, signature: &Signature<'_>, rows: usize) -> Ve
         buffer: operand.region.buffer.0 as usize,
         bytes: active(operand),
         elem: elem(operand),
-        limit,
+        limits,
     };
     written.map(part).collect()
 }
@@ -85,35 +88,40 @@ fn numbers(part: &Written, buffers: &[Vec<u8>]) -> Vec<f64> {
 /// The largest difference.
 pub(crate) fn compare(part: &Written, expected: &[Vec<u8>], found: &[Vec<u8>]) -> Outcome {
     let (expected, found) = (numbers(part, expected), numbers(part, found));
+    let numbers_compared = expected.len().max(1) as f64;
     let squares: f64 = expected.iter().filter(|x| x.is_finite()).map(|x| x * x).sum();
     let scale = match part.elem {
         Elem::U32 => 1.0,
-        Elem::F32 | Elem::Bf16 => (squares / expected.len().max(1) as f64).sqrt().max(1e-6),
+        Elem::F32 | Elem::Bf16 => (squares / numbers_compared).sqrt().max(1e-6),
     };
     let mut worst = Outcome::default();
+    let mut differences = 0.0;
     for (at, (&expected, &found)) in expected.iter().zip(&found).enumerate() {
         let difference = (expected - found).abs() / scale.max(expected.abs());
         let same = expected == found || (expected.is_nan() && found.is_nan());
         let error = if same { 0.0 } else { difference };
-        if !(error <= worst.error) {
-            worst = Outcome { error, at, expected, found };
-        }
-        if worst.error.is_nan() {
-            break;
+        differences += if same { 0.0 } else { (expected - found).powi(2) };
+        // A NaN is larger than any error.
+        if !worst.error.is_nan() && (error.is_nan() || error > worst.error) {
+            worst = Outcome { error, rms: 0.0, at, expected, found };
         }
     }
+    worst.rms = (differences / numbers_compared).sqrt() / scale;
     worst
 }
 
 impl Outcome {
     /// What is wrong, if anything.
     pub(crate) fn problem(&self, part: &Written) -> Option<String> {
-        let Outcome { error, at, expected, found } = self;
-        let limit = if part.elem == Elem::U32 { 0.0 } else { part.limit };
+        let Outcome { error, rms, at, expected, found } = self;
+        let limits = if part.elem == Elem::U32 { [0.0; 2] } else { part.limits };
+        let fine = *error <= limits[0] && *rms <= limits[1];
         let name = part.name;
-        // A NaN is no difference below the limit.
-        (!(*error <= limit)).then(|| {
-            format!("{name}[{at}] is {found}, expected {expected} (error {error:.1e}, limit {limit:.0e})")
+        (!fine).then(|| {
+            format!(
+                "{name}[{at}] is {found}, expected {expected}; largest error {error:.1e} and {rms:.1e} \
+                 in the mean, limits {limits:?}"
+            )
         })
     }
 }
