@@ -98,7 +98,8 @@ LILY_FUNC float add_dot_(float sum, float4 a, float4 b) {
 }
 LILY_FUNC void tile_mma(tile_c& c, const tile_a<float>& a, const tile_b<float>& b) {
   const uint lane = lane_<uint>(), column = lane % 4 * 2;
-  _Pragma("unroll") for (uint k = 0; k < 4; k++) {
+  // A loop in earnest: only lanes depend on k, and all at once would not fit the registers.
+  _Pragma("unroll 1") for (uint k = 0; k < 4; k++) {
     const float4 above = from_lane_(a.values[0], lane / 4 * 4 + k), below = from_lane_(a.values[1], lane / 4 * 4 + k);
     _Pragma("unroll") for (int j = 0; j < 2; j++) {
       const float4 left = from_lane_(b.values[j], column * 4 + k), right = from_lane_(b.values[j], column * 4 + 4 + k);

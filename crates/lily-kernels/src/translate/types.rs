@@ -110,7 +110,7 @@ pub(crate) fn spaced(source: &Source<'_>, i: usize) -> Result<Option<Spaced>, Tr
         "*" => (Form::Pointer, source.after(k)),
         "&" => (Form::Reference, source.after(k)),
         "&&" => return Err(source.error(k, Problem::RvalueReference)),
-        "(" => return Err(source.error(k, Problem::PointerToArray)),
+        "(" if space != Space::Thread => return Err(source.error(k, Problem::PointerToArray)),
         "," | ">" => (Form::Argument, k),
         _ => (Form::Storage, k),
     };
