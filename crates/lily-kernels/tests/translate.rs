@@ -91,8 +91,12 @@ fn arguments_that_are_templates_themselves_are_put_in_whole() {
 
 #[test]
 fn pointers_into_buffers_become_checked_ones_on_the_host_and_plain_ones_in_cuda() {
-    let source = kernel("const device uint4* w = (const device uint4*)x + tid; *(device float2*)y = 1;");
-    assert_contains(&host(&source), "::lily::ptr<const uint4> w = (::lily::ptr<const uint4>)x + tid;");
+    let source =
+        kernel("const device uint4* w = (const device uint4*)x + tid; *(device float2*)y = 1;");
+    assert_contains(
+        &host(&source),
+        "::lily::ptr<const uint4> w = (::lily::ptr<const uint4>)x + tid;",
+    );
     assert_contains(&host(&source), "*(::lily::ptr<float2>)y = 1;");
     assert_contains(&cuda(&source), "const uint4* w = (const uint4*)x + tid;");
 }
@@ -106,7 +110,9 @@ fn private_pointers_and_references_stay_plain() {
 
 #[test]
 fn a_reinterpreted_pointer_becomes_a_conversion_on_the_host() {
-    let source = kernel("auto w = reinterpret_cast<const device uint*>(x); auto v = reinterpret_cast<thread uint*>(q);");
+    let source = kernel(
+        "auto w = reinterpret_cast<const device uint*>(x); auto v = reinterpret_cast<thread uint*>(q);",
+    );
     assert_contains(&host(&source), "static_cast<::lily::ptr<const uint>>(x)");
     assert_contains(&host(&source), "reinterpret_cast<uint*>(q)");
 }
@@ -123,7 +129,10 @@ fn threadgroup_memory_becomes_shared_memory_and_a_declaration_of_the_host() {
 #[test]
 fn threadgroup_memory_of_a_type_with_commas_goes_through_a_typedef() {
     let source = kernel("threadgroup vec<T, 4> xs[K];");
-    assert_contains(&host(&source), "typedef vec<T, 4> xs_element; LILY_THREADGROUP(xs_element, xs, [K]);");
+    assert_contains(
+        &host(&source),
+        "typedef vec<T, 4> xs_element; LILY_THREADGROUP(xs_element, xs, [K]);",
+    );
 }
 
 #[test]
@@ -140,7 +149,8 @@ fn swizzles_become_calls_and_single_components_stay() {
 
 #[test]
 fn unrolling_is_a_pragma_of_each_compiler_also_inside_a_macro() {
-    let source = "#define UNROLL _Pragma(\"clang loop unroll(full)\")\nvoid g() { UNROLL for (;;) {} }";
+    let source =
+        "#define UNROLL _Pragma(\"clang loop unroll(full)\")\nvoid g() { UNROLL for (;;) {} }";
     assert_contains(&cuda(source), "#define UNROLL _Pragma(\"unroll\")");
     assert_contains(&host(source), "#define UNROLL void g() {");
 }
@@ -171,14 +181,16 @@ fn code_after_a_kernel_keeps_its_lines() {
 
 #[test]
 fn system_includes_and_metals_namespace_are_left_out() {
-    let translated = cuda("#include <metal_stdlib>\nusing namespace metal;\nusing namespace other;");
+    let translated =
+        cuda("#include <metal_stdlib>\nusing namespace metal;\nusing namespace other;");
     assert!(!translated.code.contains("include"));
     assert!(translated.code.contains("using namespace other;"));
 }
 
 #[test]
 fn address_spaces_in_the_wrong_place_are_refused() {
-    refused_body("int a;\nuint4 device* w = 0;", 6, Problem::SpaceOfVariable("device"));
+    refused_body("int a;\nuint4 device* w = 0;", 6, Problem::SpaceBehindType);
+    refused_body("device float w;", 5, Problem::SpaceOfVariable("device"));
     refused_body("const device thread float* w = 0;", 5, Problem::TwoSpaces);
     refused_body("const device uint4 thread* w = 0;", 5, Problem::SpaceBehindType);
 }
@@ -281,7 +293,10 @@ fn half_literals_and_unknown_pragmas_are_refused() {
 #[test]
 fn an_address_space_inside_a_macro_is_refused() {
     let error = refused("int a;\n#define P(T) device T*\n");
-    assert_eq!((error.problem, error.at.line), (Problem::SpaceInMacro("#define P(T) device T*".into()), 2));
+    assert_eq!(
+        (error.problem, error.at.line),
+        (Problem::SpaceInMacro("#define P(T) device T*".into()), 2)
+    );
 }
 
 #[test]

@@ -96,6 +96,9 @@ pub(crate) fn spaced(source: &Source<'_>, i: usize) -> Result<Option<Spaced>, Tr
             _ => Err(source.error(i, Problem::MethodSpace)),
         };
     }
+    if matches!(source.text(j), "*" | "&") {
+        return Err(source.error(i, Problem::SpaceBehindType));
+    }
     let name = type_name(source, j)?;
     let mut constant_behind = false;
     let mut k = source.at(name.end);
