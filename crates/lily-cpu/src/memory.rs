@@ -114,6 +114,11 @@ impl<'a> Memory<'a> {
         Memory { spans, owner: PhantomData }
     }
 
+    /// Where the buffers lie.
+    pub(crate) fn spans(&self) -> &'a [Span] {
+        self.spans
+    }
+
     /// Address of elements `range` of a region, checked to lie inside and to be aligned.
     pub(crate) fn locate<T: Element>(&self, region: &Region, range: Range<usize>) -> *mut T {
         let span = &self.spans[region.buffer.0 as usize];

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::manifest::WeightShape;
 use lily_device::{DeviceError, Progress};
-use lily_plan::buffer::WeightId;
+use lily_plan::buffer::{BufferId, Elem, WeightId};
 use lily_plan::plan::Plan;
 
 use crate::matrix::Matrix;
@@ -92,6 +92,16 @@ pub(crate) struct Weights<'a> {
 }
 
 impl Weights<'_> {
+    /// Buffers of the plan.
+    pub(crate) fn plan_buffers(&self) -> usize {
+        self.plan.buffers.len()
+    }
+
+    /// Whether a buffer of the plan holds `bf16`.
+    pub(crate) fn is_bf16(&self, id: BufferId) -> bool {
+        self.plan.buffer(id).elem == Elem::Bf16
+    }
+
     fn get(&self, id: WeightId) -> (&str, &Weight) {
         let name = &self.plan.weight(id).name;
         match self.store.by_name.get(name) {

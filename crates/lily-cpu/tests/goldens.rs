@@ -81,14 +81,70 @@ fn a_bf16_cache_stays_within_its_tolerance_and_gives_the_same_tokens() {
     }
 }
 
+/// No fusion, all of them, and all but one.
+fn choices_of_fusions() -> Vec<Fusions> {
+    let names = Fusions::names();
+    let without = |off: &str| {
+        let on: Vec<_> = names.into_iter().filter(|&name| name != off).collect();
+        on.join(",").parse::<Fusions>().unwrap()
+    };
+    let mut choices = vec![Fusions::none(), Fusions::all()];
+    choices.extend(names.map(without));
+    choices
+}
+
 #[test]
-fn plans_without_fusions_give_the_same_tokens() {
+fn plans_with_other_fusions_give_the_same_tokens() {
     for golden in goldens().into_iter().flatten() {
-        let setting = Setting { fusions: Fusions::none(), ..Setting::default() };
-        let (tokens, logits) = greedy(&golden, setting);
-        assert_eq!(tokens, golden.greedy, "{}", golden.name);
-        let difference = max_difference(&logits, &greedy(&golden, Setting::default()).1);
+        let plain = greedy(&golden, Setting::default()).1;
+        for fusions in choices_of_fusions() {
+            let (tokens, logits) = greedy(&golden, Setting { fusions, ..Setting::default() });
+            assert_eq!(tokens, golden.greedy, "{} {fusions}", golden.name);
+            let difference = max_difference(&logits, &plain);
+            assert!(difference <= 2e-4, "{} {fusions}: {difference}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn fused_steps_read_a_bf16_cache_like_their_twins() {
+    for golden in goldens().into_iter().flatten() {
+        let with =
+            |fusions| greedy(&golden, Setting { kv: Elem::Bf16, fusions, ..Setting::default() });
+        let (fused, plain) = (with(Fusions::all()), with(Fusions::cpu()));
+        assert_eq!(fused.0, plain.0, "{}", golden.name);
+        let difference = max_difference(&fused.1, &plain.1);
         assert!(difference <= 2e-4, "{}: {difference}", golden.name);
+    }
+}
+
+#[test]
+fn bf16_activations_stay_within_their_tolerance_and_give_the_same_tokens() {
+    for golden in goldens().into_iter().flatten() {
+        for fusions in [Fusions::none(), Fusions::all()] {
+            let setting = Setting { activations: Elem::Bf16, fusions, ..Setting::default() };
+            let model = Model::load(&golden, setting);
+            let logits = model.score(&mut model.timeline(), &golden.short);
+            let want = golden.tensor("short.logits.ref");
+            let rms = rms_difference(&last_rows(&golden, &logits), &want);
+            assert!(rms > 0.0 && rms <= 0.2, "{} {fusions}: {rms}", golden.name);
+            assert_eq!(greedy(&golden, setting).0, golden.greedy, "{} {fusions}", golden.name);
+        }
+    }
+}
+
+#[test]
+fn a_token_slot_chooses_the_same_tokens() {
+    for golden in goldens().into_iter().flatten() {
+        let setting = Setting { token_slot: true, fusions: Fusions::all(), ..Setting::default() };
+        let model = Model::load(&golden, setting);
+        let n = golden.greedy.len();
+        let (tokens, _) = model.greedy(&mut model.timeline(), &golden.short, n);
+        assert_eq!(tokens, golden.greedy, "{}", golden.name);
+        let mut timeline = model.timeline();
+        model.prefill(&mut timeline, &golden.short);
+        let ahead = model.run_ahead(&mut timeline, golden.greedy[0], n - 1);
+        assert_eq!(ahead, golden.greedy[1..], "{}", golden.name);
     }
 }
 

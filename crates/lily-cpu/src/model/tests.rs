@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use lily_checkpoint::Checkpoint;
 use lily_device::NoProgress;
 use lily_model::{BuildOptions, Fusions, build};
-use lily_plan::buffer::Elem;
 use lily_plan::plan::Phase;
 
 use super::*;

@@ -7,6 +7,7 @@
 mod attention;
 mod conv;
 mod elementwise;
+mod fused;
 mod gated_delta;
 mod linear;
 mod math;
@@ -14,6 +15,7 @@ mod moe;
 mod norm;
 mod product;
 mod rope;
+mod sample;
 #[cfg(test)]
 mod testing;
 
@@ -23,7 +25,7 @@ use lily_device::DeviceError;
 use lily_plan::op::Op;
 
 use crate::matrix::Scratch;
-use crate::memory::Memory;
+use crate::memory::{Memory, Span};
 use crate::simd::Isa;
 use crate::weights::Weights;
 
@@ -78,6 +80,8 @@ impl Part {
 pub(crate) struct Workspace {
     pub(crate) matrix: Scratch,
     floats: Vec<f32>,
+    /// Buffers of a fused step.
+    spans: Vec<Span>,
 }
 
 impl Workspace {
@@ -116,33 +120,43 @@ fn tasks_by_work(run: &Run<'_>, units: usize, work: usize) -> usize {
 /// # Panics
 /// When the weights lack one that the plan names; the model builder made both from one manifest.
 pub(crate) fn compile(op: &Op, weights: &Weights<'_>) -> Result<Box<dyn Kernel>, DeviceError> {
+    let rows = op.signature().rows;
+    match fused::with_narrow_operands(op.clone(), rows, weights) {
+        Some(compiled) => compiled,
+        None => compile_plain(op, weights),
+    }
+}
+
+/// As [`compile`], for operands of `f32`.
+fn compile_plain(op: &Op, weights: &Weights<'_>) -> Result<Box<dyn Kernel>, DeviceError> {
     Ok(match op.clone() {
         Op::Embed(op) => Box::new(linear::Embed::new(op, weights)),
         Op::RmsNorm(op) => Box::new(norm::RmsNorm::new(op, weights)),
         Op::Linear(op) => Box::new(linear::Linear::new(op, weights)),
+        Op::StackedLinear(op) => fused::stacked_linear(op, weights)?,
+        Op::GatedLinear(op) if op.norm.is_some() => fused::normed_gated_linear(op, weights)?,
         Op::GatedLinear(op) => Box::new(linear::GatedLinear::new(op, weights)),
         Op::SwiGlu(op) => Box::new(elementwise::SwiGlu(op)),
         Op::Add(op) => Box::new(elementwise::Add(op)),
         Op::Conv(op) => Box::new(conv::Conv::new(op, weights)),
         Op::GatedDelta(op) => Box::new(gated_delta::GatedDelta::new(op, weights)),
         Op::GatedRmsNorm(op) => Box::new(norm::GatedRmsNorm::new(op, weights)),
+        Op::DeltaMix(op) => fused::delta_mix(op, weights)?,
         Op::RopeAppend(op) => Box::new(rope::RopeAppend::new(op, weights)),
         Op::Attention(op) => Box::new(attention::Attention::new(op)?),
         Op::OutputGate(op) => Box::new(elementwise::OutputGate(op)),
+        Op::AttentionSplit(op) => fused::attention_split(op, weights)?,
+        Op::AttentionMerge(op) => Box::new(attention::Merge(op)),
         Op::Route(op) => Box::new(moe::Route(op)),
         Op::GroupByExpert(op) => Box::new(moe::GroupByExpert(op)),
         Op::ExpertLinear(op) => Box::new(linear::ExpertLinear::new(op, weights)),
         Op::ExpertGatedLinear(op) => Box::new(linear::ExpertGatedLinear::new(op, weights)),
+        Op::RoutedGatedLinear(op) => fused::routed_gated_linear(op, weights)?,
+        Op::RoutedDown(op) => fused::routed_down(op, weights)?,
         Op::MoeCombine(op) => Box::new(moe::MoeCombine(op)),
         Op::LastRow(op) => Box::new(elementwise::LastRow(op)),
-        Op::StackedLinear(_)
-        | Op::DeltaMix(_)
-        | Op::AttentionSplit(_)
-        | Op::AttentionMerge(_)
-        | Op::RoutedGatedLinear(_)
-        | Op::RoutedDown(_)
-        | Op::ArgmaxParts(_)
-        | Op::Advance(_) => panic!("the CPU does not run fused decode steps yet"),
+        Op::ArgmaxParts(op) => Box::new(sample::ArgmaxParts(op)),
+        Op::Advance(op) => Box::new(sample::Advance(op)),
     })
 }
 

@@ -88,6 +88,8 @@ pub(crate) struct Setting {
     pub(crate) chunk: usize,
     pub(crate) kv: Elem,
     pub(crate) fusions: Fusions,
+    pub(crate) activations: Elem,
+    pub(crate) token_slot: bool,
     pub(crate) threads: usize,
     pub(crate) isa: Isa,
 }
@@ -98,6 +100,8 @@ impl Default for Setting {
             chunk: 128,
             kv: Elem::F32,
             fusions: Fusions::cpu(),
+            activations: Elem::F32,
+            token_slot: false,
             threads: 2,
             isa: Isa::detect(),
         }
@@ -127,6 +131,8 @@ impl Model {
             let options = BuildOptions {
                 kv: setting.kv,
                 fusions: setting.fusions,
+                activations: setting.activations,
+                token_slot: setting.token_slot,
                 ..BuildOptions::new(phase, rows, CAPACITY)
             };
             let plan = build(golden.checkpoint.config(), golden.checkpoint.manifest(), &options);
@@ -163,6 +169,21 @@ impl Model {
 
     pub(crate) fn decode(&self, timeline: &mut Timeline, token: u32) -> Vec<f32> {
         self.run(self.decode, timeline, &[token])
+    }
+
+    /// Greedy tokens after `token`, as the device chooses them itself.
+    pub(crate) fn run_ahead(&self, timeline: &mut Timeline, token: u32, steps: usize) -> Vec<u32> {
+        let mut tokens = Vec::new();
+        let mut on_token = |token| {
+            tokens.push(token);
+            true
+        };
+        let Timeline { sequence, position } = timeline;
+        let sequence = sequence.as_mut();
+        let fed =
+            self.loaded.run_ahead(self.decode, sequence, token, *position, steps, &mut on_token);
+        *position += fed.unwrap();
+        tokens
     }
 
     /// As [`Model::decode`], for calls that should fail.

@@ -64,7 +64,7 @@ impl Variant {
     pub(crate) fn plan(&self, checkpoint: &Checkpoint) -> ValidPlan {
         let options = BuildOptions {
             kv: self.kv,
-            fusions: if self.fused { Fusions::cpu() } else { Fusions::none() },
+            fusions: if self.fused { Fusions::all() } else { Fusions::none() },
             activations: self.activations,
             ..BuildOptions::new(self.phase, self.rows, CAPACITY)
         };

@@ -9,6 +9,8 @@
 //! the keys are cut at fixed positions, each task leaves a partial softmax, and the task that ends
 //! last merges them in order, so the result does not depend on who was last.
 
+mod split;
+
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -32,6 +34,8 @@ const SPLIT: usize = 256;
 const SPLIT_ROWS: usize = 4;
 /// Query rows (token rows × heads that share a key head) of one task in prefill.
 const QUERY_ROWS: usize = 64;
+
+pub(super) use self::split::{Merge, Split};
 
 pub(super) struct Attention {
     op: op::Attention,
@@ -253,7 +257,9 @@ fn widen_rows<A: Arithmetic>(from: &[bf16], to: &mut [f32]) {
         *to = f32::from_bits(u32::from(from.to_bits()) << 16);
     }
 }
-per_isa!(fn widen(from: &[bf16], to: &mut [f32]) = widen_rows);
+per_isa! {
+    pub(super) fn widen(from: &[bf16], to: &mut [f32]) = widen_rows
+}
 
 /// Which query rows a key block is hidden from.
 #[derive(Clone, Copy)]
