@@ -56,6 +56,7 @@ template <class T> struct ptr<const T> {
   template <class U> explicit ptr(const ptr<U>& p) : at((const T*)p.at), in(p.in) {}
 
   const T& checked(const T* p) const {
+    if (!in && !at) [[unlikely]] unknown_memory(p);
     if (in && (((char*)p < in->begin) | ((char*)(p + 1) > in->end) | (((uintptr_t)p & (alignof(T) - 1)) != 0)))
       [[unlikely]] bad_access(*in, p, sizeof(T), alignof(T));
     return *p;
