@@ -9,6 +9,7 @@
 //! What it deliberately lacks: any device's API, and hazards, which are facts of the plan.
 #![forbid(unsafe_code)]
 
+pub mod check;
 pub mod launch;
 pub mod limits;
 pub mod lower;

@@ -119,6 +119,14 @@ macro_rules! params {
             $( text.push_str(&$name::declaration()); )*
             text
         }
+
+        /// Bytes of the struct of that name.
+        pub fn size_of_struct(name: &str) -> Option<usize> {
+            match name {
+                $( stringify!($name) => Some(size_of::<$name>()), )*
+                _ => None,
+            }
+        }
     };
 }
 

@@ -11,6 +11,7 @@ mod code;
 mod items;
 mod kernel;
 mod lexer;
+mod lint;
 mod source;
 mod types;
 
@@ -97,6 +98,10 @@ pub enum Problem {
     RvalueReference,
     #[error("only `thread` can follow a method's parameters")]
     MethodSpace,
+    #[error("a pointer or reference to {0} without an address space")]
+    BarePointer(String),
+    #[error("a method has `thread` behind its parameters (a constructor cannot: use a function)")]
+    MethodWithoutThread,
     #[error("alignas needs an argument")]
     Alignment,
     #[error("threadgroup memory is declared at the outermost level of a kernel's body")]
@@ -183,6 +188,7 @@ pub fn cuda(source: &str) -> Result<Translated, TranslateError> {
 
 pub(crate) fn translate(text: &str, target: Target) -> Result<Translated, TranslateError> {
     let source = source::Source::new(text)?;
+    lint::check(&source)?;
     let mut items = items::Items::new(&source, target);
     items.all()?;
     let (code, entries) = items.finish();
@@ -192,6 +198,12 @@ pub(crate) fn translate(text: &str, target: Target) -> Result<Translated, Transl
             return Err(source.error(*at, Problem::HostNameTwice(entry.host_name.clone())));
         }
     }
-    let code = format!("namespace metal {{\n{code}\n}} // namespace metal\n");
+    // For the check it stands outside, as on Metal: names that both have are ambiguous there.
+    let code = match target {
+        Target::Check => format!("using namespace metal;\n{code}\n"),
+        Target::Host | Target::Cuda => {
+            format!("namespace metal {{\n{code}\n}} // namespace metal\n")
+        }
+    };
     Ok(Translated { code, entries: entries.into_iter().map(|(entry, _)| entry).collect() })
 }
