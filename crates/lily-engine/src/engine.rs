@@ -5,7 +5,7 @@ use std::sync::Arc;
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::config::{GenerationConfig, ModelConfig};
 use lily_checkpoint::manifest::Manifest;
-use lily_device::{Device, DeviceError, LoadedModel, PlanId, Progress};
+use lily_device::{Device, DeviceError, DeviceFacts, LoadedModel, PlanId, Progress};
 use lily_model::{BuildOptions, Fusions, MemoryEstimate, build, estimate_memory};
 use lily_plan::ValidPlan;
 use lily_plan::buffer::{BufferClass, Elem};
@@ -32,8 +32,8 @@ pub struct EngineOptions {
     pub prefill_chunk: usize,
     /// Element type of the KV cache: `F32` or `Bf16`.
     pub kv: Elem,
-    /// Fusions the plans use.
-    pub fusions: Fusions,
+    /// Fusions the plans use; `None`: those that pay on the device.
+    pub fusions: Option<Fusions>,
     /// Tokens that can be sampled (the tokenizer's size); padded vocabulary rows above it never are.
     /// `None`: all rows of the head.
     pub token_limit: Option<usize>,
@@ -44,9 +44,17 @@ pub struct EngineOptions {
 }
 
 impl EngineOptions {
-    fn build(&self, phase: Phase, rows: usize, capacity: usize) -> BuildOptions {
-        let EngineOptions { kv, fusions, .. } = *self;
-        BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) }
+    /// What plans for a device are built with; phase, rows and context are still to come.
+    fn build(&self, facts: &DeviceFacts, token_limit: usize) -> BuildOptions {
+        let by_device = || if facts.kind == "cpu" { Fusions::cpu() } else { Fusions::all() };
+        BuildOptions {
+            kv: self.kv,
+            fusions: self.fusions.unwrap_or_else(by_device),
+            activations: facts.activations,
+            token_slot: facts.token_slot,
+            token_limit: Some(token_limit),
+            ..BuildOptions::new(Phase::Decode, 1, 1)
+        }
     }
 }
 
@@ -56,7 +64,7 @@ impl Default for EngineOptions {
             context: None,
             prefill_chunk: 512,
             kv: Elem::F32,
-            fusions: Fusions::cpu(),
+            fusions: None,
             token_limit: None,
             memory_limit: None,
             score: false,
@@ -80,6 +88,8 @@ pub(crate) struct Shared {
     pub(crate) stop_tokens: Vec<u32>,
     pub(crate) default_sampling: SamplingParams,
     pub(crate) memory: MemoryEstimate,
+    /// Whether the device chooses greedy tokens itself.
+    pub(crate) token_slot: bool,
 }
 
 /// Prepared plans and the rows they were built for.
@@ -109,13 +119,15 @@ impl Engine {
             generation: checkpoint.generation(),
             manifest: checkpoint.manifest(),
         };
-        Engine::load_from(&source, &options, || device.load(checkpoint, progress))
+        let facts = device.facts();
+        Engine::load_from(&source, &options, &facts, || device.load(checkpoint, progress))
     }
 
     /// [`Engine::load`] with the device's part as a function.
     pub(crate) fn load_from(
         source: &Source<'_>,
         options: &EngineOptions,
+        facts: &DeviceFacts,
         load: impl FnOnce() -> Result<Box<dyn LoadedModel>, DeviceError>,
     ) -> Result<Engine, EngineError> {
         let context = context(source.config, options)?;
@@ -124,12 +136,13 @@ impl Engine {
         default_sampling.validate(token_limit).map_err(EngineError::Defaults)?;
 
         let rows = rows(options, context)?;
-        let plan = |phase, rows| source.plan(phase, rows, context, options);
+        let built = BuildOptions { capacity: context, ..options.build(facts, token_limit) };
+        let plan = |phase, rows| source.plan(&BuildOptions { phase, rows, ..built });
         let decode = plan(Phase::Decode, 1)?;
         let prefill = plan(Phase::Prefill, rows)?;
         let score_rows = SCORE_ROWS.min(context);
         let score = options.score.then(|| plan(Phase::Score, score_rows)).transpose()?;
-        let memory = source.memory(rows, context, options, score.as_ref())?;
+        let memory = source.memory(&BuildOptions { rows, ..built }, score.as_ref())?;
         require_memory(&memory, options.memory_limit.or_else(available_memory))?;
 
         let mut model = load()?;
@@ -151,6 +164,7 @@ impl Engine {
                 stop_tokens: source.stop_tokens().to_vec(),
                 default_sampling,
                 memory,
+                token_slot: facts.token_slot,
             }),
         })
     }
@@ -216,26 +230,16 @@ pub(crate) struct Source<'c> {
 }
 
 impl Source<'_> {
-    fn plan(
-        &self,
-        phase: Phase,
-        rows: usize,
-        capacity: usize,
-        options: &EngineOptions,
-    ) -> Result<ValidPlan, EngineError> {
-        let options = options.build(phase, rows, capacity);
-        Ok(ValidPlan::new(build(self.config, self.manifest, &options)?)?)
+    fn plan(&self, options: &BuildOptions) -> Result<ValidPlan, EngineError> {
+        Ok(ValidPlan::new(build(self.config, self.manifest, options)?)?)
     }
 
     fn memory(
         &self,
-        rows: usize,
-        context: usize,
-        options: &EngineOptions,
+        options: &BuildOptions,
         score: Option<&ValidPlan>,
     ) -> Result<MemoryEstimate, EngineError> {
-        let built = options.build(Phase::Prefill, rows, context);
-        let mut memory = estimate_memory(self.config, self.manifest, &built)?;
+        let mut memory = estimate_memory(self.config, self.manifest, options)?;
         if let Some(valid) = score {
             let driving = |class| matches!(class, BufferClass::Input | BufferClass::Output);
             let buffers = valid.plan().buffers.iter().filter(|b| driving(b.class));

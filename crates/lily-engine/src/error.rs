@@ -89,6 +89,12 @@ pub enum EngineError {
         /// First vocabulary row concerned.
         id: usize,
     },
+    /// As [`EngineError::NonFiniteLogits`], where the device chose the token.
+    #[error("the logits after position {position} are not finite")]
+    NoToken {
+        /// Position of the token whose logits these are.
+        position: usize,
+    },
     /// The device failed in an earlier call; only a new session can go on.
     #[error("the session was lost when its device failed")]
     SessionLost,

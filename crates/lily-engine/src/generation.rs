@@ -1,5 +1,9 @@
 //! Tokens, one at a time.
 
+use std::ops::ControlFlow;
+
+use lily_plan::op::NO_TOKEN;
+
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
 use crate::logprobs::{MAX_TOP_LOGPROBS, TokenLogprobs};
@@ -56,6 +60,16 @@ pub struct Generation<'s> {
     failed: bool,
 }
 
+/// How the device's steps ended.
+enum End<E> {
+    /// All of them ran.
+    Steps,
+    /// The receiver of the tokens wants no more.
+    Broken,
+    Finished(FinishReason),
+    Failed(E),
+}
+
 type PrefillHook<'s> = Box<dyn FnMut(usize, usize) + Send + 's>;
 
 impl<'s> Generation<'s> {
@@ -108,6 +122,24 @@ impl<'s> Generation<'s> {
         result
     }
 
+    /// Hands all tokens to `each`, one by one, until it breaks or fails or the generation ends; see
+    /// [`Generation::finish_reason`]. Where the device chooses greedy tokens itself this is faster
+    /// than [`Generation::next_token`], for the device need not wait for the host.
+    ///
+    /// # Errors
+    /// Those of [`Generation::next_token`], and what `each` returns.
+    pub fn for_each<E: From<EngineError>>(
+        &mut self,
+        mut each: impl FnMut(GeneratedToken) -> Result<ControlFlow<()>, E>,
+    ) -> Result<(), E> {
+        while let Some(token) = self.next_token()? {
+            if each(token)?.is_break() || (self.can_run_ahead() && self.run_ahead(&mut each)?) {
+                break;
+            }
+        }
+        Ok(())
+    }
+
     /// Why the generation ended; `None` while it goes on or after an error. Known together with the
     /// last token when that reaches a limit.
     pub fn finish_reason(&self) -> Option<FinishReason> {
@@ -145,6 +177,58 @@ impl<'s> Generation<'s> {
             self.finish = Some(FinishReason::Length);
         }
         Ok(Some(GeneratedToken { id, logprobs }))
+    }
+
+    /// Whether the device can choose what follows the last token.
+    fn can_run_ahead(&self) -> bool {
+        self.finish.is_none()
+            && self.session.shared().token_slot
+            && self.logprobs.is_none()
+            && self.sampler.is_plain_greedy()
+    }
+
+    /// Lets the device go on to the end of the generation; `true` when `each` broke before.
+    fn run_ahead<E: From<EngineError>>(
+        &mut self,
+        each: &mut impl FnMut(GeneratedToken) -> Result<ControlFlow<()>, E>,
+    ) -> Result<bool, E> {
+        // The last token, which the device runs first.
+        self.input.clear();
+        let room = self.session.shared().context - self.session.position();
+        let left = self.max_tokens.map_or(room, |max| room.min(max - self.n_generated));
+        let (cancel, stop_tokens) = (&self.cancel, &self.stop_tokens);
+        let mut given = 0;
+        let mut end = End::Steps;
+        let ran = self.session.run_ahead(left, |id, position| {
+            if id == NO_TOKEN {
+                end = End::Failed(EngineError::NoToken { position: position - 1 }.into());
+            } else if cancel.is_cancelled() {
+                end = End::Finished(FinishReason::Cancelled);
+            } else if stop_tokens.contains(&id) {
+                end = End::Finished(FinishReason::Stop);
+            } else {
+                given += 1;
+                match each(GeneratedToken { id, logprobs: None }) {
+                    Ok(ControlFlow::Continue(())) => return (true, true),
+                    Ok(ControlFlow::Break(())) => end = End::Broken,
+                    Err(error) => end = End::Failed(error),
+                }
+                return (true, false);
+            }
+            (false, false)
+        });
+        self.n_generated += given;
+        self.failed = ran.is_err() || matches!(end, End::Failed(_));
+        ran?;
+        match end {
+            End::Failed(error) => return Err(error),
+            End::Finished(reason) => self.finish = Some(reason),
+            End::Steps | End::Broken if self.limit_reached() => {
+                self.finish = Some(FinishReason::Length);
+            }
+            End::Steps | End::Broken => self.input = self.session.pending().to_vec(),
+        }
+        Ok(matches!(end, End::Broken))
     }
 
     /// Runs the input in chunks; `false` when cancelled before its end.

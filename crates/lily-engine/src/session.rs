@@ -18,7 +18,8 @@ pub struct Session {
     sequence: Box<dyn Sequence>,
     /// The timeline.
     tokens: Vec<u32>,
-    /// Leading tokens that the device has run: all, or all but the last.
+    /// Leading tokens that the device has run: all, all but the last, or none where it had run others
+    /// after them.
     computed: usize,
     logits: Vec<f32>,
     lost: bool,
@@ -131,8 +132,13 @@ impl Session {
         if end > context {
             return Err(EngineError::PromptTooLong { tokens: end, context });
         }
-        let input = [&self.tokens[self.computed..], tokens].concat();
+        let input = [self.pending(), tokens].concat();
         if input.is_empty() { Err(EngineError::EmptyPrompt) } else { Ok(input) }
+    }
+
+    /// Tokens of the timeline that have not run.
+    pub(crate) fn pending(&self) -> &[u32] {
+        &self.tokens[self.computed..]
     }
 
     /// Puts a generated token at the end of the timeline; it has not run yet.
@@ -147,13 +153,50 @@ impl Session {
         self.run(if chunk.len() == 1 { plans.decode } else { plans.prefill.0 }, chunk)
     }
 
+    /// Lets the device choose up to `steps` tokens after the last one, which has not run yet. `each`
+    /// takes them in order and says whether the token belongs to the timeline and whether more
+    /// should come.
+    pub(crate) fn run_ahead(
+        &mut self,
+        steps: usize,
+        mut each: impl FnMut(u32, usize) -> (bool, bool),
+    ) -> Result<(), EngineError> {
+        debug_assert_eq!(self.computed + 1, self.tokens.len());
+        let (plan, first) = (self.shared.plans.decode, self.computed);
+        let (token, tokens) = (self.tokens[first], &mut self.tokens);
+        let mut on_token = |id| {
+            let (belongs, more) = each(id, tokens.len());
+            if belongs {
+                tokens.push(id);
+            }
+            more
+        };
+        let sequence = self.sequence.as_mut();
+        let model = &self.shared.model;
+        match model.run_ahead(plan, sequence, token, first, steps, &mut on_token) {
+            Ok(fed) if first + fed <= self.tokens.len() => self.computed += fed,
+            Ok(_) => {
+                // The device has seen tokens that are not part of the timeline, and a recurrent state
+                // does not go back: what comes next starts from the first token again.
+                self.sequence.reset();
+                self.computed = 0;
+            }
+            Err(error) => {
+                self.lost = true;
+                return Err(error.into());
+            }
+        }
+        Ok(())
+    }
+
     fn run(&mut self, plan: PlanId, chunk: &[u32]) -> Result<(), EngineError> {
         let (sequence, logits) = (self.sequence.as_mut(), &mut self.logits);
         if let Err(error) = self.shared.model.run(plan, sequence, chunk, self.computed, logits) {
             self.lost = true;
             return Err(error.into());
         }
-        let known = self.tokens.len() - self.computed;
+        // More than one where the device ran ahead of the timeline and starts it again.
+        let known = (self.tokens.len() - self.computed).min(chunk.len());
         self.tokens.extend_from_slice(&chunk[known..]);
         self.computed += chunk.len();
         Ok(())

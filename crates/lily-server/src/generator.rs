@@ -119,11 +119,13 @@ fn answer(
     let mut generation = session
         .generate(prompt, options, cancel)?
         .on_prefill(|done, total| step(Step::Prefill { done, total }));
-    while let Some(token) = generation.next_token()? {
+    generation.for_each(|token| -> Result<_, EngineError> {
         step(Step::Token(token));
-        if cancel.is_cancelled() {
-            return Ok(FinishReason::Cancelled);
-        }
+        let done = cancel.is_cancelled();
+        Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
+    if cancel.is_cancelled() {
+        return Ok(FinishReason::Cancelled);
     }
     Ok(generation.finish_reason().unwrap_or(FinishReason::Cancelled))
 }

@@ -248,9 +248,11 @@ pub(crate) fn kv_elem(kind: KvCache) -> Elem {
     }
 }
 
-pub(crate) fn fusions(args: &EngineArgs) -> Result<Fusions> {
-    let fusions = args.fuse.parse::<Fusions>().context("--fuse");
-    fusions.map_err(|e| crate::failure::UsageError(e).into())
+/// The fusions asked for.
+pub(crate) fn fusions(args: &EngineArgs) -> Result<Option<Fusions>> {
+    let Some(list) = &args.fuse else { return Ok(None) };
+    let fusions = list.parse::<Fusions>().context("--fuse");
+    fusions.map(Some).map_err(|e| crate::failure::UsageError(e).into())
 }
 
 /// The checkpoint's sampling defaults with the flags on top.

@@ -38,6 +38,14 @@ impl Adjustments {
         }
     }
 
+    /// Whether no logit is ever changed.
+    pub(crate) fn are_neutral(&self) -> bool {
+        self.repetition_penalty == 1.0
+            && self.presence_penalty == 0.0
+            && self.frequency_penalty == 0.0
+            && self.bias.is_empty()
+    }
+
     /// Counts tokens as part of the context.
     pub(crate) fn see(&mut self, tokens: &[u32]) {
         if self.repetition_penalty == 1.0 {

@@ -38,6 +38,11 @@ impl Sampler {
         self.token_limit
     }
 
+    /// Whether the largest logit decides, as it is.
+    pub(crate) fn is_plain_greedy(&self) -> bool {
+        self.params.temperature < LEAST_TEMPERATURE && self.adjustments.are_neutral()
+    }
+
     /// Counts tokens as part of the context, for the repetition penalty.
     pub(crate) fn see(&mut self, tokens: &[u32]) {
         self.adjustments.see(tokens);

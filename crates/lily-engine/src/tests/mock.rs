@@ -10,8 +10,10 @@ use lily_checkpoint::config::{
 use lily_checkpoint::manifest::{
     Dtype, Manifest, MatrixFormat, MatrixShape, WeightInfo, WeightShape,
 };
-use lily_device::{DeviceError, LoadedModel, PlanId, Sequence};
+use lily_device::{DeviceError, DeviceFacts, LoadedModel, PlanId, Sequence};
 use lily_plan::ValidPlan;
+use lily_plan::buffer::Elem;
+use lily_plan::op::NO_TOKEN;
 use lily_plan::plan::Phase;
 
 use crate::engine::Source;
@@ -37,6 +39,8 @@ pub(super) struct Mock {
     pub(super) nan_at: Option<usize>,
     /// Rows from here on have the largest logits.
     pub(super) loud_from: Option<usize>,
+    /// The device chooses greedy tokens itself and feeds up to this many more than it has handed out.
+    pub(super) ahead: Option<usize>,
 }
 
 impl Mock {
@@ -52,7 +56,14 @@ impl Mock {
         let (config, manifest) = (config(), manifest());
         let source = Source { config: &config, generation, manifest: &manifest };
         let model = Model { mock: self.clone(), plans: Vec::new() };
-        Engine::load_from(&source, &options, || Ok(Box::new(model)))
+        let facts = DeviceFacts {
+            kind: "mock",
+            name: "mock".to_owned(),
+            parallelism: 1,
+            activations: Elem::F32,
+            token_slot: self.ahead.is_some(),
+        };
+        Engine::load_from(&source, &options, &facts, || Ok(Box::new(model)))
     }
 
     pub(super) fn take_runs(&self) -> Vec<Run> {
@@ -121,6 +132,38 @@ impl LoadedModel for Model {
             logits.extend(self.mock.logits(timeline));
         }
         Ok(())
+    }
+
+    fn run_ahead(
+        &self,
+        plan: PlanId,
+        sequence: &mut dyn Sequence,
+        mut token: u32,
+        position: usize,
+        steps: usize,
+        on_token: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<usize, DeviceError> {
+        let ahead = self.mock.ahead.expect("asked for only where the device says it can");
+        let mut feed = |token, position| {
+            let mut logits = Vec::new();
+            self.run(plan, sequence, &[token], position, &mut logits)?;
+            if logits.iter().any(|x| x.is_nan()) {
+                return Ok(NO_TOKEN);
+            }
+            let best = logits.iter().copied().fold(f32::MIN, f32::max);
+            Ok(logits.iter().position(|&x| x == best).expect("present") as u32)
+        };
+        for step in 0..steps {
+            token = feed(token, position + step)?;
+            if !on_token(token) || token == NO_TOKEN {
+                let more = ahead.min(steps - step - 1);
+                for i in 0..more {
+                    token = feed(token.min(9), position + step + 1 + i)?;
+                }
+                return Ok(step + 1 + more);
+            }
+        }
+        Ok(steps)
     }
 
     fn weight_bytes(&self) -> u64 {

@@ -54,9 +54,9 @@ pub(crate) struct EngineArgs {
     #[arg(long, value_name = "TOKENS", default_value_t = 512, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) prefill_chunk: usize,
     /// Fused steps to use: all, none, cpu, or a comma list of residual, swiglu, attention_gate, norm,
-    /// stack, delta, attention, routing
-    #[arg(long, value_name = "LIST", default_value = "cpu")]
-    pub(crate) fuse: String,
+    /// stack, delta, attention, routing [default: what pays on the device]
+    #[arg(long, value_name = "LIST")]
+    pub(crate) fuse: Option<String>,
 }
 
 /// Which machine.

@@ -1,6 +1,7 @@
 //! `lily bench`: prefill and decode speed under the published contract.
 
 use std::fs;
+use std::ops::ControlFlow;
 
 use anyhow::{Context, Result, bail};
 use lily_engine::{CancelToken, EngineOptions, GenerateOptions, SamplingParams, Session};
@@ -108,10 +109,11 @@ fn round(session: &mut Session, prompt: &[u32], steps: usize) -> Result<(Round, 
     let mut watch = Stopwatch::start(prompt.len());
     let mut generation = session.generate(prompt, options, &CancelToken::new())?;
     let mut tokens = Vec::with_capacity(steps + 1);
-    while let Some(token) = generation.next_token()? {
+    generation.for_each(|token| {
         watch.token();
         tokens.push(token.id);
-    }
+        anyhow::Ok(ControlFlow::Continue(()))
+    })?;
     if tokens.len() != steps + 1 {
         bail!("{} tokens came, expected {}; is --context too small?", tokens.len(), steps + 1);
     }

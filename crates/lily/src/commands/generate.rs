@@ -1,5 +1,6 @@
 //! `lily generate`: a raw completion, from text or from ids.
 
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::Result;
@@ -32,12 +33,11 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let mut session = loaded.engine.new_session()?;
     let mut watch = Stopwatch::start(prompt.len());
     let mut generation = session.generate(&prompt, options, &cancel)?;
-    while let Some(token) = generation.next_token()? {
+    generation.for_each(|token| {
         watch.token();
-        if output.push(token.id)? {
-            break;
-        }
-    }
+        let done = output.push(token.id)?;
+        anyhow::Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+    })?;
     // A stop string ends the loop before the engine has a reason.
     let finish = match generation.finish_reason() {
         Some(FinishReason::Length) if !output.stopped() => "length",

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
 use lily_checkpoint::manifest::{Dtype, Manifest, MatrixFormat, WeightShape};
-use lily_model::{BuildOptions, MemoryEstimate, build, estimate_memory};
+use lily_model::{BuildOptions, Fusions, MemoryEstimate, build, estimate_memory};
 use lily_plan::plan::Phase;
 use lily_plan::stats::Work;
 use lily_plan::{ValidPlan, stats};
@@ -51,7 +51,8 @@ impl Report {
         let Shapes { config, manifest, .. } = &shapes;
         let context = model::context(config, &args.engine)?;
         let chunk = args.engine.prefill_chunk.min(context);
-        let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
+        let kv = model::kv_elem(args.engine.kv_cache);
+        let fusions = model::fusions(&args.engine)?.unwrap_or_else(Fusions::cpu);
         let options = BuildOptions { kv, fusions, ..BuildOptions::new(Phase::Decode, 1, context) };
         let memory = estimate_memory(config, manifest, &BuildOptions { rows: chunk, ..options })?;
         let plan = ValidPlan::new(build(config, manifest, &options)?)?;

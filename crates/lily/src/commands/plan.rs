@@ -1,7 +1,7 @@
 //! `lily plan`: the execution plan as data.
 
 use anyhow::Result;
-use lily_model::{BuildOptions, build, estimate_memory};
+use lily_model::{BuildOptions, Fusions, build, estimate_memory};
 use lily_plan::plan::Phase;
 use lily_plan::{ValidPlan, dump, stats};
 use serde_json::{Value, json};
@@ -21,7 +21,8 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let chunk = args.engine.prefill_chunk.min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
-    let (kv, fusions) = (model::kv_elem(args.engine.kv_cache), model::fusions(&args.engine)?);
+    let kv = model::kv_elem(args.engine.kv_cache);
+    let fusions = model::fusions(&args.engine)?.unwrap_or_else(Fusions::cpu);
     let options = BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {

@@ -4,6 +4,7 @@ mod session;
 mod slash;
 
 use std::io::{self, IsTerminal, Read};
+use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result};
@@ -110,13 +111,12 @@ impl<'a> Chat<'a> {
         // The template drops earlier reasoning, so a prompt seldom continues the last one.
         self.session.reset();
         let mut generation = self.session.generate(&prompt.tokens, options, &cancel)?;
-        while let Some(token) = generation.next_token()? {
+        generation.for_each(|token| {
             watch.token();
             screen.show(parser.push(token.id))?;
-            if parser.stopped() {
-                break;
-            }
-        }
+            let done = parser.stopped();
+            anyhow::Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
+        })?;
         let finish = generation.finish_reason();
         interrupt::done();
         screen.show(parser.finish())?;
