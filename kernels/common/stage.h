@@ -70,12 +70,13 @@ METAL_FUNC bool has_chunk(uint c, uint first) {
 template <int K, int THREADS, typename T>
 METAL_FUNC void load_chunks(thread tile_chunks<K, THREADS>& to, const device T* row, uint first, uint t) {
   typedef tile_chunks<K, THREADS> chunks;
-  if (!chunks::ALIGNED) return;
-  UNROLL for (int j = 0; j < chunks::COUNT; j++) {
-    const uint c = j * THREADS + t;
-    to.low[j] = float4(0.0f);
-    to.high[j] = float4(0.0f);
-    if (has_chunk<K, THREADS>(c, first)) load8(to.low[j], to.high[j], row + first + 8 * c);
+  if (chunks::ALIGNED) {
+    UNROLL for (int j = 0; j < chunks::COUNT; j++) {
+      const uint c = j * THREADS + t;
+      to.low[j] = float4(0.0f);
+      to.high[j] = float4(0.0f);
+      if (has_chunk<K, THREADS>(c, first)) load8(to.low[j], to.high[j], row + first + 8 * c);
+    }
   }
 }
 
@@ -84,7 +85,7 @@ METAL_FUNC void load_chunks(thread tile_chunks<K, THREADS>& to, const device T* 
 template <typename F, int K, int THREADS, bool NORM>
 METAL_FUNC float stage_chunks(staged_x to, const thread tile_chunks<K, THREADS>& x,
                               const thread tile_chunks<K, THREADS>& norm, uint first, uint t) {
-  enum : int { V = lane_values<F, K>::COUNT };
+  enum : int { V = lane_values<F, K>::COUNT, SHARED = V >= 8 ? V / 8 : 1 };  // chunks of one packet
   float squares = 0.0f;
   UNROLL for (int j = 0; j < tile_chunks<K, THREADS>::COUNT; j++) {
     const uint c = j * THREADS + t;
@@ -107,7 +108,7 @@ METAL_FUNC float stage_chunks(staged_x to, const thread tile_chunks<K, THREADS>&
       threadgroup float4* d = (threadgroup float4*)(to.values + c / 4 * 36 + c % 4 * 8);
       d[0] = a;
       d[1] = b;
-      if (F::QUANTISED && c % (V / 8) == 0) to.sums[c / (V / 8)] = float2(sum, excess);
+      if (F::QUANTISED && c % SHARED == 0) to.sums[c / SHARED] = float2(sum, excess);
     }
   }
   return squares;
