@@ -1,0 +1,72 @@
+//! Runs on a GPU that prove the CUDA device: each step against the CPU, tokens and likelihoods of
+//! whole models, speed, and what each technique is worth. `scripts/gpu/prove.sh` calls it.
+//!
+//! Text for people goes to standard error, one JSON object to standard output. The exit code is 1
+//! where something is wrong.
+#![forbid(unsafe_code)]
+
+mod ablate;
+mod company;
+mod facts;
+mod goldens;
+mod models;
+mod once;
+mod steps;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::{Parser, Subcommand};
+use serde_json::Value;
+
+/// What to prove.
+#[derive(Debug, Parser)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// What the compiler and the graph builder made of the plans.
+    Facts(models::ModelArgs),
+    /// Every step of every kind of plan against the CPU.
+    Steps(steps::StepsArgs),
+    /// Reference logits and tokens of tiny checkpoints.
+    Goldens(goldens::GoldensArgs),
+    /// Greedy tokens against the CPU's.
+    Tokens(company::TokensArgs),
+    /// Likelihood of given tokens against the CPU's.
+    Score(company::ScoreArgs),
+    /// The same tokens alone, again, and beside another session.
+    Company(company::CompanyArgs),
+    /// One decode step and one prefill chunk: for compute-sanitizer.
+    Once(once::OnceArgs),
+    /// Speed with each technique switched off, one at a time.
+    Ablate(ablate::AblateArgs),
+}
+
+/// What a command found.
+struct Verdict {
+    passed: bool,
+    report: Value,
+}
+
+fn main() -> Result<ExitCode> {
+    let verdict = match &Cli::parse().command {
+        Command::Facts(args) => facts::run(args)?,
+        Command::Steps(args) => steps::run(args)?,
+        Command::Goldens(args) => goldens::run(args)?,
+        Command::Tokens(args) => company::tokens(args)?,
+        Command::Score(args) => company::score(args)?,
+        Command::Company(args) => company::company(args)?,
+        Command::Once(args) => once::run(args)?,
+        Command::Ablate(args) => ablate::run(args)?,
+    };
+    #[expect(clippy::print_stdout, reason = "the result of the program")]
+    {
+        println!("{:#}", verdict.report);
+    }
+    eprintln!("{}", if verdict.passed { "passed" } else { "FAILED" });
+    Ok(if verdict.passed { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}

@@ -1,0 +1,134 @@
+#!/bin/sh
+# Proves the CUDA device on a machine with an NVIDIA GPU, the CUDA toolkit and nothing else of ours
+# but the programs that scripts/gpu/build.sh made.
+#
+#   scripts/gpu/prove.sh SECTION...
+#
+#   facts      kernels and graphs of the full shape
+#   steps      every step against the CPU: a tiny model, then four layers of the full shape
+#   goldens    reference logits and tokens (folder $GOLDENS, default shared/goldens)
+#   tokens     greedy tokens of four layers against the CPU
+#   company    the same tokens alone, again, and beside another session
+#   sanitize   compute-sanitizer: memcheck and racecheck over a decode step and a prefill chunk
+#   bench      speed of all 40 layers (random weights, 19.5 GB)
+#   ablate     each technique off, one at a time, at 512 to 131072 tokens
+#   score      likelihood of 192 tokens through all 40 layers against the CPU
+#   all        everything, in this order
+#
+# Results go to results.tgz in $OUT (default out): NAME.json and NAME.log of each section, packed
+# again after each of them. Environment:
+#   BIN      folder of the programs (default target/gpu)
+#   MODELS   where checkpoints are written (default /tmp/lily-models)
+#   LIMIT    seconds that one section may take (default 500)
+#   CUDA     switches of the device, such as stream,early=off
+set -u
+cd "$(dirname "$0")/../.."
+OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-/tmp/lily-models} LIMIT=${LIMIT:-500}
+GOLDENS=${GOLDENS:-shared/goldens} CUDA=${CUDA:-}
+RESULTS=$(mktemp -d)
+mkdir -p "$OUT" "$MODELS"
+chmod +x "$BIN"/* 2>/dev/null || true
+
+# The run-time compiler: of the toolkit, else of a Python package.
+for place in /usr/local/cuda/lib64 /usr/local/cuda/targets/x86_64-linux/lib \
+    /opt/*/.venv/lib/python3*/site-packages/nvidia/cu13/lib; do
+  if ls "$place"/libnvrtc.so* >/dev/null 2>&1; then
+    LD_LIBRARY_PATH="$place:/usr/local/nvidia/lib64${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
+    export LD_LIBRARY_PATH
+    break
+  fi
+done
+
+failed=""
+
+# run NAME COMMAND...: standard output to NAME.json, the rest to NAME.log and here.
+run() {
+  name=$1
+  shift
+  began=$(date +%s)
+  echo "== $name: $*"
+  timeout -k 5 "$LIMIT" "$@" >"$RESULTS/$name.json" 2>"$RESULTS/$name.log"
+  status=$?
+  tail -n 60 "$RESULTS/$name.log"
+  [ $status -eq 0 ] || failed="$failed $name"
+  echo "== $name: status $status after $(($(date +%s) - began)) s"
+  tar czf "$OUT/results.tgz" -C "$RESULTS" .
+}
+
+checkpoint() { # LAYERS
+  dir=$MODELS/random-$1
+  [ -d "$dir" ] || "$BIN/lily" make-checkpoint --random --layers "$1" "$dir"
+}
+
+facts() {
+  checkpoint 40
+  run facts "$BIN/prove" facts --model "$MODELS/random-40" --context 8192 --rows 4096 --cuda "$CUDA"
+}
+
+steps() {
+  run steps-tiny "$BIN/prove" steps --context 256 --rows 80 --cuda "$CUDA"
+  checkpoint 4
+  run steps-cut "$BIN/prove" steps --model "$MODELS/random-4" --context 1024 --rows 128 \
+    --position 600 --cuda "$CUDA"
+}
+
+goldens() {
+  run goldens "$BIN/prove" goldens --folder "$GOLDENS" --context 256 --rows 64 --cuda "$CUDA"
+}
+
+tokens() {
+  checkpoint 4
+  run tokens "$BIN/prove" tokens --model "$MODELS/random-4" --context 512 --cuda "$CUDA"
+}
+
+company() {
+  checkpoint 4
+  run company "$BIN/prove" company --model "$MODELS/random-4" --context 1024 --cuda "$CUDA"
+}
+
+sanitize() {
+  for tool in memcheck racecheck; do
+    run "$tool" compute-sanitizer --tool "$tool" --error-exitcode 9 --log-file "$RESULTS/$tool.txt" \
+      "$BIN/prove" once --context 256 --rows 48 --cuda "chain,early=off,$CUDA"
+    tail -n 12 "$RESULTS/$tool.txt"
+  done
+}
+
+bench() {
+  checkpoint 40
+  run bench "$BIN/lily" bench --model-path "$MODELS/random-40" --device cuda --cuda "$CUDA" \
+    --kv-cache bf16 --prefill-chunk "${CHUNK:-4096}" --lengths "${LENGTHS:-512,4096,32768}" \
+    --json
+  cat "$RESULTS/bench.json"
+}
+
+ablate() {
+  checkpoint 40
+  run ablate "$BIN/prove" ablate --model "$MODELS/random-40" --rows "${CHUNK:-4096}" \
+    --seconds "$((LIMIT - 60))" --cuda "$CUDA" ${ONLY:+--only "$ONLY"}
+}
+
+score() {
+  checkpoint 40
+  run score "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 --cuda "$CUDA"
+}
+
+[ $# -gt 0 ] || set -- all
+nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
+for section in "$@"; do
+  case $section in
+    facts | steps | goldens | tokens | company | sanitize | bench | ablate | score) "$section" ;;
+    all)
+      for each in facts steps goldens tokens company sanitize bench ablate score; do "$each"; done
+      ;;
+    *)
+      echo "unknown section $section" >&2
+      exit 2
+      ;;
+  esac
+done
+if [ -n "$failed" ]; then
+  echo "failed:$failed"
+  exit 1
+fi
+echo "all passed"
