@@ -51,7 +51,8 @@ pub(crate) fn variants(kv: Elem) -> Vec<Variant> {
         [(Phase::Decode, 1), (Phase::Prefill, 1), (Phase::Prefill, 7), (Phase::Prefill, 33)];
     let mut variants = Vec::new();
     for (phase, rows) in shapes {
-        for activations in [Elem::F32] {
+        let activations: &[Elem] = if rows == 1 { &[Elem::F32] } else { &[Elem::F32, Elem::Bf16] };
+        for &activations in activations {
             for fused in [true, false] {
                 variants.push(Variant { phase, rows, fused, kv, activations });
             }

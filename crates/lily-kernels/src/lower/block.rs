@@ -43,12 +43,18 @@ impl Block {
         };
         let block =
             if narrow.columns < self.columns && narrow.rows <= self.rows { narrow } else { self };
-        block.fitting_depth(x, k)
+        block.fitting_pair(x, k)
     }
 
-    /// For two matrices of `k` columns and activations of that type.
+    /// For two matrices of `k` columns and activations of that type. `f32` has tiles of twice the size, so
+    /// a large block would leave a thread no registers.
     pub(super) fn fitting_pair(self, x: Elem, k: usize) -> Block {
-        self.fitting_depth(x, k)
+        let large = self.rows * self.columns > 64 * 128;
+        let block = match x {
+            Elem::F32 if large => Block { rows: 64, columns: 64, simdgroups: (2, 2), ..self },
+            _ => self,
+        };
+        block.fitting_depth(x, k)
     }
 
     /// Whole steps, and half as many numbers where they are twice as long.
