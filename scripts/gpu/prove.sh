@@ -21,6 +21,7 @@
 #   MODELS   where checkpoints are written (default /tmp/lily-models)
 #   LIMIT    seconds that one section may take (default 500)
 #   CUDA     switches of the device, such as stream,early=off
+#   LILY_KERNELS=kernels takes the sources of the kernels from the checkout, not from the programs
 set -u
 cd "$(dirname "$0")/../.."
 OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-/tmp/lily-models} LIMIT=${LIMIT:-500}
@@ -57,7 +58,7 @@ run() {
 
 checkpoint() { # LAYERS
   dir=$MODELS/random-$1
-  [ -d "$dir" ] || "$BIN/lily" make-checkpoint --random --layers "$1" "$dir"
+  [ -d "$dir" ] || "$BIN/prove" make --layers "$1" "$dir" >/dev/null
 }
 
 facts() {

@@ -17,6 +17,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
+use lily_checkpoint::random::{RandomSpec, write_random};
 use serde_json::Value;
 
 /// What to prove.
@@ -28,6 +29,14 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Write a random checkpoint of the full shape.
+    Make {
+        /// Layers
+        #[arg(long)]
+        layers: usize,
+        /// Folder to create
+        folder: std::path::PathBuf,
+    },
     /// What the compiler and the graph builder made of the plans.
     Facts(models::ModelArgs),
     /// Every step of every kind of plan against the CPU.
@@ -54,6 +63,10 @@ struct Verdict {
 
 fn main() -> Result<ExitCode> {
     let verdict = match &Cli::parse().command {
+        Command::Make { layers, folder } => {
+            write_random(folder, &RandomSpec::new(*layers))?;
+            Verdict { passed: true, report: Value::Null }
+        }
         Command::Facts(args) => facts::run(args)?,
         Command::Steps(args) => steps::run(args)?,
         Command::Goldens(args) => goldens::run(args)?,
