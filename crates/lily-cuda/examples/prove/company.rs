@@ -1,5 +1,7 @@
 //! Whole models: tokens and likelihoods against the CPU's, and runs against each other.
 
+use std::ops::ControlFlow;
+
 use anyhow::{Result, ensure};
 use clap::Args;
 use lily_checkpoint::Checkpoint;
@@ -65,7 +67,7 @@ pub(crate) fn engine(
         context: Some(args.context),
         prefill_chunk: args.rows,
         kv: if cpu { Elem::F32 } else { Elem::Bf16 },
-        fusions: if cpu { Fusions::cpu() } else { args.fusions()? },
+        fusions: Some(if cpu { Fusions::cpu() } else { args.fusions()? }),
         memory_limit: Some(u64::MAX),
         score,
         ..EngineOptions::default()
@@ -83,9 +85,10 @@ pub(crate) fn greedy(session: &mut Session, prompt: &[u32], steps: usize) -> Res
     };
     let mut generation = session.generate(prompt, options, &CancelToken::new())?;
     let mut tokens = Vec::new();
-    while let Some(token) = generation.next_token()? {
+    generation.for_each(|token| {
         tokens.push(token.id);
-    }
+        anyhow::Ok(ControlFlow::Continue(()))
+    })?;
     ensure!(tokens.len() == steps, "{} tokens came, expected {steps}", tokens.len());
     Ok(tokens)
 }
