@@ -51,6 +51,23 @@ LILY_FUNC void tile_store(const tile_c& c, float* p, uint ld) {
   }
 }
 
+LILY_FUNC uint tile_row(uint lane) { return lane / 4; }
+LILY_FUNC uint tile_column(uint lane) { return lane % 4 * 2; }
+LILY_FUNC float2 tile_pair(const tile_c& c, int i, int j) { return c.sums[j * 2 + i]; }
+LILY_FUNC void tile_set_pair(tile_c& c, int i, int j, float2 v) { c.sums[j * 2 + i] = v; }
+LILY_FUNC float tile_max_of_row(float v) {
+  v = max(v, simd_shuffle_xor(v, ushort(1)));
+  return max(v, simd_shuffle_xor(v, ushort(2)));
+}
+LILY_FUNC float tile_sum_of_row(float v) {
+  v += simd_shuffle_xor(v, ushort(1));
+  return v + simd_shuffle_xor(v, ushort(2));
+}
+// Sums and left operands have the same map.
+template <class T> LILY_FUNC void tile_from_sums(tile_a<T>& a, const tile_c& c) {
+  _Pragma("unroll") for (int i = 0; i < 4; i++) a.words[i] = as_type<uint>(vec<T, 2>(c.sums[i]));
+}
+
 #define LILY_TILE_MMA(T, name)                                                                              \
   LILY_FUNC void tile_mma(tile_c& c, const tile_a<T>& a, const tile_b<T>& b) {                              \
     _Pragma("unroll") for (int j = 0; j < 2; j++) {                                                         \
@@ -108,5 +125,17 @@ LILY_FUNC void tile_mma(tile_c& c, const tile_a<float>& a, const tile_b<float>& 
       upper = float2(add_dot_(upper.x, above, left), add_dot_(upper.y, above, right));
       lower = float2(add_dot_(lower.x, below, left), add_dot_(lower.y, below, right));
     }
+  }
+}
+LILY_FUNC float2 from_lane_(float2 v, uint lane) {
+  return float2(__shfl_sync(ALL_LANES_, v.x, lane), __shfl_sync(ALL_LANES_, v.y, lane));
+}
+template <> LILY_FUNC void tile_from_sums(tile_a<float>& a, const tile_c& c) {
+  const uint lane = lane_<uint>(), from = lane / 4 * 4 + lane % 2 * 2;
+  const bool right = lane % 4 >= 2;  // columns 8 to 15
+  _Pragma("unroll") for (int i = 0; i < 2; i++) {
+    const float2 l0 = from_lane_(c.sums[i], from), l1 = from_lane_(c.sums[i], from + 1);
+    const float2 r0 = from_lane_(c.sums[2 + i], from), r1 = from_lane_(c.sums[2 + i], from + 1);
+    a.values[i] = right ? float4(r0, r1) : float4(l0, l1);
   }
 }

@@ -74,10 +74,15 @@ pub(crate) fn plans(checkpoint: &Path) -> Vec<(ValidPlan, Program)> {
 
 /// The launches of all checkpoints, one per kernel.
 pub(crate) fn launches(shared: &Path) -> Vec<Launch> {
+    launches_of(&checkpoints(shared))
+}
+
+/// The launches of some checkpoints, one per kernel.
+pub(crate) fn launches_of(checkpoints: &[PathBuf]) -> Vec<Launch> {
     let mut seen = BTreeSet::new();
     let mut launches = Vec::new();
-    for checkpoint in checkpoints(shared) {
-        for launch in plans(&checkpoint).into_iter().flat_map(|(_, program)| program.launches) {
+    for checkpoint in checkpoints {
+        for launch in plans(checkpoint).into_iter().flat_map(|(_, program)| program.launches) {
             if seen.insert(launch.kernel.clone()) {
                 launches.push(launch);
             }
