@@ -327,6 +327,44 @@ mod tests {
         assert_eq!(compiled[0].resources.spilled_bytes, 0);
     }
 
+    /// The compiler's messages about a translated Metal kernel with that body, if it has any.
+    fn log_of(compiler: &Compiler, body: &str) -> Option<String> {
+        let metal = format!(
+            "#line 1 \"k.metal\"\ntemplate <int N> [[kernel]] void k(device float4* y [[buffer(0)]]) {{\n\
+             {body}\n}}\ntemplate [[host_name(\"k\")]] [[kernel]] decltype(k<1>) k<1>;\n"
+        );
+        let mut source = lily_kernels::sources::flatten("runtime/cuda.cuh").unwrap();
+        source.push_str(&lily_kernels::translate::cuda(&metal).unwrap().code);
+        match compiler.compile_all(&[Unit { module: "test", source }]) {
+            Ok(_) => None,
+            Err(CudaError::Compile { log, .. }) => Some(log),
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    #[test]
+    fn what_metal_refuses_or_means_otherwise_does_not_compile_for_cuda() {
+        let Some(compiler) = compiler(&KernelCache::Off) else { return };
+        let right = [
+            "float2 a = y[0].zw; y[1] = float4(a, y[0].xy);",
+            "bfloat b = bfloat(y[0].x); y[0].y = b;",
+            "half h = half(y[0].x); y[0].y = h * 2.0f;",
+            "y[0] = float4(bfloat4(y[1])) * 2 + simd_sum(y[2]);",
+        ];
+        for body in right {
+            assert_eq!(log_of(&compiler, body), None, "{body}");
+        }
+        let wrong = [
+            "y[0].zw = float2(1.0f);",
+            "bfloat b = y[0].x;",
+            "bfloat b = bfloat(1.0f); half h = b;",
+        ];
+        for body in wrong {
+            let log = log_of(&compiler, body).unwrap_or_else(|| panic!("accepted: {body}"));
+            assert!(log.contains("k.metal(2): error"), "{body}\n{log}");
+        }
+    }
+
     #[test]
     fn a_source_that_does_not_compile_gives_the_log_with_its_line() {
         let Some(compiler) = compiler(&KernelCache::Off) else { return };

@@ -4,10 +4,11 @@ mod common;
 
 use std::collections::BTreeMap;
 
-use lily_kernels::check::{self, CheckError, Clang};
-use lily_kernels::launch::{Kernel, Module};
+use lily_kernels::check::{self, BindingError, CheckError, Clang};
+use lily_kernels::launch::{Binding, Kernel, Launch, Module};
 use lily_kernels::sources;
-use lily_kernels::translate::Problem;
+use lily_kernels::translate::{BufferKind, Entry, EntryBuffer, Problem};
+use lily_plan::op::Op;
 
 /// Clang, unless it is missing and need not be there.
 fn clang() -> Option<Clang> {
@@ -162,5 +163,51 @@ fn every_launch_of_the_reference_plans_binds_what_its_kernel_takes() {
                 }
             }
         }
+    }
+}
+
+/// A step that reads, writes and takes a value; its launch, and the entry of its kernel.
+fn launch_and_entry(shared: &std::path::Path) -> (Op, Launch, Entry) {
+    let checkpoint = common::checkpoints(shared).remove(0);
+    let (plan, program) = common::plans(&checkpoint).remove(0);
+    let entries = common::entries(&program);
+    let kind = |launch: &Launch| launch.kernel.template == "rope_append";
+    let at = program.launches.iter().position(kind).expect("an attention layer");
+    let launch = program.launches[at].clone();
+    let entry = entries[&launch.kernel.host_name()].clone();
+    (plan.plan().steps[at].op.clone(), launch, entry)
+}
+
+#[test]
+fn bindings_that_do_not_fit_are_found() {
+    let Some(shared) = common::shared() else { return };
+    let (op, launch, entry) = launch_and_entry(&shared);
+    let found = |change: &dyn Fn(&mut Launch, &mut Entry)| {
+        let (mut launch, mut entry) = (launch.clone(), entry.clone());
+        change(&mut launch, &mut entry);
+        check::bindings(&op, &launch, &entry).err()
+    };
+    assert_eq!(found(&|_, _| {}), None);
+
+    let error = found(&|launch, _| drop(launch.bindings.pop()));
+    assert!(matches!(error, Some(BindingError::Count { .. })), "{error:?}");
+
+    let value = entry.buffers.iter().position(|b| b.kind == BufferKind::Value).unwrap();
+    let error = found(&|launch, _| launch.bindings[value] = Binding::Params(vec![0; 3]));
+    assert!(matches!(error, Some(BindingError::Size { found: 3, .. })), "{error:?}");
+    let error = found(&|launch, _| launch.bindings.swap(value, (value + 1) % entry.buffers.len()));
+    assert!(matches!(error, Some(BindingError::Kind { .. })), "{error:?}");
+
+    let read = BufferKind::Pointer { writable: false };
+    let write = BufferKind::Pointer { writable: true };
+    let error = found(&|_, entry| entry.buffers.iter_mut().for_each(|b| flip(b, read, write)));
+    assert!(matches!(error, Some(BindingError::Writes { .. })), "{error:?}");
+    let error = found(&|_, entry| entry.buffers.iter_mut().for_each(|b| flip(b, write, read)));
+    assert!(matches!(error, Some(BindingError::NotWritten { .. })), "{error:?}");
+}
+
+fn flip(buffer: &mut EntryBuffer, from: BufferKind, to: BufferKind) {
+    if buffer.kind == from {
+        buffer.kind = to;
     }
 }

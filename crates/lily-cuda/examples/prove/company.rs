@@ -7,9 +7,7 @@ use clap::Args;
 use lily_checkpoint::Checkpoint;
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_device::{Device, NoProgress};
-use lily_engine::{
-    CancelToken, Engine, EngineOptions, GenerateOptions, SamplingParams, Session,
-};
+use lily_engine::{CancelToken, Engine, EngineOptions, GenerateOptions, SamplingParams, Session};
 use lily_model::Fusions;
 use lily_plan::buffer::Elem;
 use serde_json::json;
@@ -177,9 +175,8 @@ pub(crate) fn company(args: &CompanyArgs) -> Result<Verdict> {
     let engine = engine(&args.model, &checkpoint, &args.model.cuda()?, false)?;
     let alone = greedy(&mut engine.new_session()?, &prompt, args.steps)?;
     let mut session = engine.new_session()?;
-    let again: Vec<Vec<u32>> = (0..3)
-        .map(|_| greedy(&mut session, &prompt, args.steps))
-        .collect::<Result<_>>()?;
+    let again: Vec<Vec<u32>> =
+        (0..3).map(|_| greedy(&mut session, &prompt, args.steps)).collect::<Result<_>>()?;
     let other: Vec<u32> = prompt.iter().rev().copied().collect();
     let (beside, also) = std::thread::scope(|scope| {
         let first = scope.spawn(|| greedy(&mut engine.new_session()?, &prompt, args.steps));

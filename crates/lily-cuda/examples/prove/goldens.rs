@@ -49,7 +49,8 @@ pub(crate) fn run(args: &GoldensArgs) -> Result<Verdict> {
                 }
                 Err(error) => {
                     eprintln!("{name}, fuse {fuse}: {error:#}");
-                    report.push(json!({"golden": name, "fuse": fuse, "error": format!("{error:#}")}));
+                    report
+                        .push(json!({"golden": name, "fuse": fuse, "error": format!("{error:#}")}));
                     passed = false;
                 }
             }
