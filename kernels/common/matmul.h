@@ -152,7 +152,7 @@ METAL_FUNC void load_side(thread no_side&, const device no_side*, uint) {}
 
 template <int N, int K, typename F, typename B, int N_ROWS>
 METAL_FUNC void load_w(thread w_stage<F, B, N_ROWS>& s, matrix_rows<F> w, uint k0, uint tid) {
-  static_assert(size_t(N) * size_t(row_of<F, K>::WORDS) <= 0xffffffffu, "offsets inside one expert's matrix are 32 bits");
+  static_assert(size_t(N) * size_t(row_of<F, K>::WORDS) <= 0xffffffffu, "offsets in one expert's matrix are 32 bits");
   typedef w_stage<F, B, N_ROWS> stage;
   UNROLL for (int i = 0; i < int(stage::SHARE); i++) {
     const uint k = k0 + (i * uint(B::THREADS) + tid) % uint(stage::IN_ROW) * uint(stage::V);
@@ -215,9 +215,11 @@ METAL_FUNC void multiply_rows(thread block_sums<B>& sums, const threadgroup T* s
 }
 
 // The sums of a block of n_rows rows, from x and from rows0 (and rows1) of W; xr, w0 and w1 hold the first step.
-template <int N, int K, int STRIPS, bool RAGGED, typename T, typename B, typename W0, typename W1, typename R0, typename R1>
+template <int N, int K, int STRIPS, bool RAGGED, typename T, typename B, typename W0, typename W1, typename R0,
+          typename R1>
 METAL_FUNC void multiply(thread block_sums<B>& sums, threadgroup T* memory, uint n_rows, const device T* x,
-                         thread x_stage<T, B>& xr, R0 rows0, thread W0& w0, R1 rows1, thread W1& w1, uint tid, uint sg) {
+                         thread x_stage<T, B>& xr, R0 rows0, thread W0& w0, R1 rows1, thread W1& w1, uint tid,
+                         uint sg) {
   static_assert(K % int(B::BK) == 0, "whole steps");
   static_assert(int(B::SM) % 16 == 0 && int(B::SN) % (16 * STRIPS) == 0, "whole tiles");
   constexpr int LAST = K - int(B::BK), LD = block_memory<T, B>::LD;
@@ -266,8 +268,8 @@ template <int PER_TOKEN> METAL_FUNC uint output_row(thread const rows_of_expert<
 // Writes the sums of a simdgroup through threadgroup memory, 16 rows at a time. GATED: silu(first half) * second half
 // of the columns. n0: first column of the block in the output of N columns.
 template <int N, bool GATED, bool ACCUMULATE, typename T, typename B, typename M, typename O>
-METAL_FUNC void write_sums(thread block_sums<B>& sums, threadgroup float* memory, thread const M& rows, uint n_rows, uint n0,
-                           device O* out, uint sg, uint lane) {
+METAL_FUNC void write_sums(thread block_sums<B>& sums, threadgroup float* memory, thread const M& rows, uint n_rows,
+                           uint n0, device O* out, uint sg, uint lane) {
   constexpr uint LD = block_memory<T, B>::SUMS_LD;
   constexpr uint COLUMNS = GATED ? B::SN / 2 : B::SN, VECTORS = COLUMNS / 4;
   threadgroup float* own = memory + sg * 16 * LD;

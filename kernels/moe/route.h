@@ -8,7 +8,7 @@
 // that is not finite makes them NaN, chosen or not. Experts are always valid and distinct.
 template <int N_EXPERTS, int TOP_K>
 METAL_FUNC void route_row(const device float* logits, uint lane, thread uint& expert, thread float& weight) {
-  static_assert(N_EXPERTS <= 1024 && TOP_K <= 32 && TOP_K <= N_EXPERTS, "one word of flags per lane, one slot per lane");
+  static_assert(N_EXPERTS <= 1024 && TOP_K <= 32 && TOP_K <= N_EXPERTS, "a word of flags and a slot per lane");
   constexpr int PER_LANE = (N_EXPERTS + 31) / 32;
   uint keys[PER_LANE];
   uint taken = 0;                                       // bit i: keys[i] is out of the race
