@@ -220,6 +220,10 @@ impl<'s> Generation<'s> {
         self.n_generated += given;
         self.failed = ran.is_err() || matches!(end, End::Failed(_));
         ran?;
+        // What goes on from the last token needs its logits, which the device has kept to itself.
+        if self.session.pending().is_empty() && !matches!(end, End::Finished(FinishReason::Stop)) {
+            self.session.start_again();
+        }
         match end {
             End::Failed(error) => return Err(error),
             End::Finished(reason) => self.finish = Some(reason),

@@ -141,6 +141,12 @@ impl Session {
         &self.tokens[self.computed..]
     }
 
+    /// What comes next runs from the first token on: a recurrent state does not go back.
+    pub(crate) fn start_again(&mut self) {
+        self.sequence.reset();
+        self.computed = 0;
+    }
+
     /// Puts a generated token at the end of the timeline; it has not run yet.
     pub(crate) fn push(&mut self, token: u32) {
         debug_assert_eq!(self.computed, self.tokens.len());
@@ -175,12 +181,8 @@ impl Session {
         let model = &self.shared.model;
         match model.run_ahead(plan, sequence, token, first, steps, &mut on_token) {
             Ok(fed) if first + fed <= self.tokens.len() => self.computed += fed,
-            Ok(_) => {
-                // The device has seen tokens that are not part of the timeline, and a recurrent state
-                // does not go back: what comes next starts from the first token again.
-                self.sequence.reset();
-                self.computed = 0;
-            }
+            // The device has seen tokens that are not part of the timeline.
+            Ok(_) => self.start_again(),
             Err(error) => {
                 self.lost = true;
                 return Err(error.into());

@@ -112,6 +112,23 @@ fn a_cancelled_generation_gives_no_further_token() {
 }
 
 #[test]
+fn a_cancelled_answer_can_go_on_from_its_last_token() {
+    let expected = whole(&mut session(&Mock::default()), &prompt(9), 12);
+    for mock in devices() {
+        let mut session = session(&mock);
+        let cancel = CancelToken::new();
+        let (mut tokens, _) = generate(&mut session, &prompt(9), greedy(12), &cancel, |n| {
+            if n == 5 {
+                cancel.cancel();
+            }
+            Ok(ControlFlow::Continue(()))
+        });
+        tokens.extend(whole(&mut session, &[], 7));
+        assert_eq!(tokens, expected);
+    }
+}
+
+#[test]
 fn a_receiver_that_has_enough_ends_the_steps_and_can_go_on() {
     let expected = whole(&mut session(&Mock::default()), &prompt(9), 12);
     for mock in devices() {
