@@ -9,6 +9,7 @@ use lily_plan::buffer::Elem;
 
 use crate::cache::KernelCache;
 use crate::error::{EmulatorError, KIND};
+use crate::kernels::Edit;
 use crate::model::EmulatorModel;
 use crate::toolchain::Toolchain;
 
@@ -23,6 +24,8 @@ pub struct EmulatorOptions {
     pub activations: Elem,
     /// Choices of lowering.
     pub tuning: Tuning,
+    /// Changes to the kernels' sources; none, but for tests that plant faults.
+    pub edits: Vec<Edit>,
     /// Where compiled kernels are kept.
     pub cache: PathBuf,
 }
@@ -34,6 +37,7 @@ impl Default for EmulatorOptions {
             workers: 1,
             activations: Elem::F32,
             tuning: Tuning::default(),
+            edits: Vec::new(),
             cache: KernelCache::default_folder(),
         }
     }

@@ -31,16 +31,34 @@ pub fn host_source_of(library: &str) -> Result<String, EmulatorError> {
     Ok(format!("{runtime}\n{}", translate::host(library)?.code))
 }
 
+/// A replacement in a module's source before it is translated: how tests plant faults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Edit {
+    /// What the source says.
+    pub from: String,
+    /// What stands there instead.
+    pub to: String,
+}
+
 /// Compiled kernels by what they are.
 #[derive(Debug)]
 pub(crate) struct Kernels {
     cache: KernelCache,
+    edits: Vec<Edit>,
     entries: HashMap<Kernel, Entry>,
 }
 
 impl Kernels {
-    pub(crate) fn new(cache: KernelCache) -> Self {
-        Kernels { cache, entries: HashMap::new() }
+    pub(crate) fn new(cache: KernelCache, edits: Vec<Edit>) -> Self {
+        Kernels { cache, edits, entries: HashMap::new() }
+    }
+
+    fn source(&self, module: Module, kernels: &[&Kernel]) -> Result<String, EmulatorError> {
+        let mut library = sources::library(module, kernels)?;
+        for Edit { from, to } in &self.edits {
+            library = library.replace(from, to);
+        }
+        host_source_of(&library)
     }
 
     /// The entry of a kernel, if it was required before and compiles.
@@ -59,7 +77,7 @@ impl Kernels {
             if self.entries.contains_key(kernel) {
                 continue;
             }
-            let key = match host_source(kernel.module, &[kernel]) {
+            let key = match self.source(kernel.module, &[kernel]) {
                 Ok(source) => self.cache.key(&source),
                 Err(error) => {
                     errors.push(error);
@@ -103,7 +121,7 @@ impl Kernels {
 
     fn compile_batch(&self, batch: &[(u64, &Kernel)]) -> Result<(), EmulatorError> {
         let kernels: Vec<&Kernel> = batch.iter().map(|&(_, kernel)| kernel).collect();
-        let source = host_source(kernels[0].module, &kernels)?;
+        let source = self.source(kernels[0].module, &kernels)?;
         let keys: Vec<u64> = batch.iter().map(|&(key, _)| key).collect();
         Ok(self.cache.compile(&source, &keys)?)
     }

@@ -27,7 +27,7 @@ pub use compute::{Dispatch, Schedule, run};
 pub use device::{EmulatorDevice, EmulatorOptions};
 pub use error::EmulatorError;
 pub use fault::{Fault, Memory, Place};
-pub use kernels::{host_source, host_source_of};
+pub use kernels::{Edit, host_source, host_source_of};
 pub use memory::AlignedBytes;
 pub use model::EmulatorModel;
 pub use toolchain::{CompileError, Toolchain};

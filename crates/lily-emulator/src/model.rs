@@ -4,10 +4,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::manifest::Manifest;
-use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence};
+use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence, one_by_one};
 use lily_kernels::launch::Launch;
 use lily_kernels::lower;
 use lily_plan::buffer::{Buffer, BufferClass, BufferId};
+use lily_plan::op::{NO_TOKEN, Op};
 use lily_plan::plan::{Phase, Plan};
 use lily_plan::valid::{Placement, ValidPlan};
 
@@ -80,8 +81,8 @@ impl EmulatorModel {
         Ok(EmulatorModel {
             manifest: checkpoint.manifest().clone(),
             weights: WeightStore::load(checkpoint, progress)?,
+            kernels: Kernels::new(cache, options.edits.clone()),
             options,
-            kernels: Kernels::new(cache),
             session: Arc::from(Vec::new()),
             plans: Vec::new(),
             running: Mutex::new(running),
@@ -152,6 +153,53 @@ impl EmulatorModel {
         (PlanId(self.plans.len() - 1), errors)
     }
 
+    /// A sequence as this model's.
+    fn own<'s>(
+        &self,
+        sequence: &'s mut dyn Sequence,
+    ) -> Result<&'s mut EmulatorSequence, DeviceError> {
+        let own = sequence.as_any_mut().downcast_mut::<EmulatorSequence>();
+        own.filter(|sequence| sequence.matches(&self.session)).ok_or_else(|| {
+            let message = "the sequence was not made for the plans of this model".to_owned();
+            DeviceError::Lost { device: KIND, step: "start".to_owned(), message }
+        })
+    }
+
+    /// Runs all steps of a plan on what its inputs hold.
+    fn replay(
+        &self,
+        prepared: &PreparedPlan,
+        running: &mut Running,
+        ports: &mut [AlignedBytes],
+        sequence: &mut EmulatorSequence,
+        rows: usize,
+    ) -> Result<(), DeviceError> {
+        let Running { arena, random } = running;
+        let plan = prepared.plan.plan();
+        let spans = prepared.spans(arena, ports, sequence);
+        for stage in prepared.plan.stages() {
+            let mut stage = stage.clone();
+            random.shuffle(&mut stage);
+            for index in stage {
+                let (launch, entry) = prepared.step(index)?;
+                let step = StepRun {
+                    plan,
+                    step: &plan.steps[index],
+                    launch,
+                    entry,
+                    weights: &self.weights,
+                    rows,
+                    seed: random.next(),
+                    workers: self.options.workers,
+                };
+                // SAFETY: arena, ports and session buffers are borrowed exclusively until the end of
+                // this function, and nothing else is reached through the spans.
+                unsafe { run_step(&step, &spans) }?;
+            }
+        }
+        Ok(())
+    }
+
     /// The session table with a plan's buffers added.
     fn session_with(&self, plan: &Plan) -> Vec<SessionBuffer> {
         let mut table = self.session.to_vec();
@@ -191,6 +239,37 @@ impl PreparedPlan {
         self.steps[index].as_ref().ok_or_else(left_out)
     }
 
+    fn check_input(&self, rows: usize, position: usize) {
+        let plan = self.plan.plan();
+        assert!(
+            (1..=plan.rows).contains(&rows) && position + rows <= plan.capacity,
+            "{rows} tokens at position {position} in a plan of {} rows and {} positions",
+            plan.rows,
+            plan.capacity,
+        );
+    }
+
+    fn write_input(&self, ports: &mut [AlignedBytes], tokens: &[u32], position: usize) {
+        self.check_input(tokens.len(), position);
+        let ids = self.plan.plan().ports;
+        let control = [position as u32, tokens.len() as u32];
+        for (id, values) in [(ids.control, &control[..]), (ids.tokens, tokens)] {
+            for (word, value) in ports[self.port(id)].chunks_exact_mut(4).zip(values) {
+                word.copy_from_slice(&value.to_ne_bytes());
+            }
+        }
+    }
+
+    /// The port in which a plan with a token slot leaves the tokens that it chose.
+    fn ring(&self) -> Option<usize> {
+        let steps = &self.plan.plan().steps;
+        let ring = steps.iter().find_map(|step| match &step.op {
+            Op::Advance(op) => Some(op.ring.buffer),
+            _ => None,
+        });
+        ring.map(|id| self.port(id))
+    }
+
     fn port(&self, id: BufferId) -> usize {
         match self.places[id.0 as usize] {
             Place::Port(index) => index,
@@ -221,50 +300,11 @@ impl LoadedModel for EmulatorModel {
         logits: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
         let prepared = &self.plans[plan.0];
-        let own = sequence.as_any_mut().downcast_mut::<EmulatorSequence>();
-        let Some(sequence) = own.filter(|sequence| sequence.matches(&self.session)) else {
-            let message = "the sequence was not made for the plans of this model".to_owned();
-            return Err(DeviceError::Lost { device: KIND, step: "start".to_owned(), message });
-        };
-        let plan = prepared.plan.plan();
-        assert!(
-            (1..=plan.rows).contains(&tokens.len()) && position + tokens.len() <= plan.capacity,
-            "{} tokens at position {position} in a plan of {} rows and {} positions",
-            tokens.len(),
-            plan.rows,
-            plan.capacity,
-        );
+        let sequence = self.own(sequence)?;
         let (mut running, mut ports) = (lock(&self.running), lock(&prepared.ports));
-        let Running { arena, random } = &mut *running;
-        let write = |port: &mut AlignedBytes, values: &[u32]| {
-            for (word, value) in port.chunks_exact_mut(4).zip(values) {
-                word.copy_from_slice(&value.to_ne_bytes());
-            }
-        };
-        let control = [position as u32, tokens.len() as u32];
-        write(&mut ports[prepared.port(plan.ports.control)], &control);
-        write(&mut ports[prepared.port(plan.ports.tokens)], tokens);
-        let spans = prepared.spans(arena, &mut ports, sequence);
-        for stage in prepared.plan.stages() {
-            let mut stage = stage.clone();
-            random.shuffle(&mut stage);
-            for index in stage {
-                let (launch, entry) = prepared.step(index)?;
-                let step = StepRun {
-                    plan,
-                    step: &plan.steps[index],
-                    launch,
-                    entry,
-                    weights: &self.weights,
-                    rows: tokens.len(),
-                    seed: random.next(),
-                    workers: self.options.workers,
-                };
-                // SAFETY: arena, ports and session buffers live until the end of this function, and
-                // the locks and `&mut` sequence keep others from them.
-                unsafe { run_step(&step, &spans) }?;
-            }
-        }
+        prepared.write_input(&mut ports, tokens, position);
+        self.replay(prepared, &mut running, &mut ports, sequence, tokens.len())?;
+        let plan = prepared.plan.plan();
         let all = ports[prepared.port(plan.ports.logits)].to_f32();
         // One row for the last token, or one per row of the plan, of which the active were computed.
         let active = match plan.phase {
@@ -274,6 +314,37 @@ impl LoadedModel for EmulatorModel {
         logits.clear();
         logits.extend_from_slice(&all[..active]);
         Ok(())
+    }
+
+    fn run_ahead(
+        &self,
+        plan: PlanId,
+        sequence: &mut dyn Sequence,
+        token: u32,
+        position: usize,
+        steps: usize,
+        on_token: &mut dyn FnMut(u32) -> bool,
+    ) -> Result<usize, DeviceError> {
+        let prepared = &self.plans[plan.0];
+        let Some(ring) = prepared.ring() else {
+            let run = |token, position, logits: &mut Vec<f32>| {
+                self.run(plan, &mut *sequence, &[token], position, logits)
+            };
+            return one_by_one(run, token, position, steps, on_token);
+        };
+        let sequence = self.own(sequence)?;
+        let (mut running, mut ports) = (lock(&self.running), lock(&prepared.ports));
+        prepared.write_input(&mut ports, &[token], position);
+        for step in 0..steps {
+            prepared.check_input(1, position + step);
+            self.replay(prepared, &mut running, &mut ports, sequence, 1)?;
+            let slots = ports[ring].to_u32();
+            let token = slots[(position + step) % slots.len()];
+            if !on_token(token) || token == NO_TOKEN {
+                return Ok(step + 1);
+            }
+        }
+        Ok(steps)
     }
 
     fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {

@@ -7,6 +7,7 @@
 //! whose operation, template, folder or name contains one of the words.
 
 mod check;
+#[allow(dead_code, reason = "shared with the planted faults")]
 mod plans;
 #[path = "../support/mod.rs"]
 mod support;

@@ -9,7 +9,7 @@ use lily_plan::plan::{Phase, Plan};
 use lily_plan::valid::ValidPlan;
 
 /// Whether an operation without a kernel is a failure.
-pub(crate) const COMPLETE: bool = false;
+pub(crate) const COMPLETE: bool = true;
 
 /// Positions of the KV cache.
 const CAPACITY: usize = 320;
@@ -62,11 +62,17 @@ pub(crate) fn variants(kv: Elem) -> Vec<Variant> {
 }
 
 impl Variant {
+    /// Whether it is the unfused plan of this shape.
+    pub(crate) fn is(&self, phase: Phase, rows: usize) -> bool {
+        !self.fused && self.phase == phase && self.rows == rows
+    }
+
     pub(crate) fn plan(&self, checkpoint: &Checkpoint) -> ValidPlan {
         let options = BuildOptions {
             kv: self.kv,
             fusions: if self.fused { Fusions::all() } else { Fusions::none() },
             activations: self.activations,
+            token_slot: self.phase == Phase::Decode,
             ..BuildOptions::new(self.phase, self.rows, CAPACITY)
         };
         let plan = build(checkpoint.config(), checkpoint.manifest(), &options).unwrap();
