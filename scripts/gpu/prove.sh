@@ -10,6 +10,7 @@
 #   tokens     greedy tokens of four layers against the CPU
 #   company    the same tokens alone, again, and beside another session
 #   sanitize   compute-sanitizer: memcheck and racecheck over a decode step and a prefill chunk
+#   profile    time of each kernel of a decode step and a prefill chunk of all 40 layers (ncu)
 #   bench      speed of all 40 layers (random weights, 19.5 GB)
 #   ablate     each technique off, one at a time, at 512 to 131072 tokens
 #   score      likelihood of 192 tokens through all 40 layers against the CPU
@@ -95,6 +96,16 @@ sanitize() {
   done
 }
 
+profile() {
+  checkpoint 40
+  # Kernels one by one, clocks as they are; the first of the decode steps is as good as any.
+  run profile ncu --clock-control none --csv --page raw \
+    --metrics gpu__time_duration.sum,dram__bytes.sum "$BIN/prove" once \
+    --model "$MODELS/random-40" --context 8192 --rows "${CHUNK:-4096}" --steps 1 \
+    --cuda "stream,early=off,$CUDA"
+  python3 scripts/gpu/profile.py "$RESULTS/profile.json"
+}
+
 bench() {
   checkpoint 40
   run bench "$BIN/lily" bench --model-path "$MODELS/random-40" --device cuda --cuda "$CUDA" \
@@ -118,9 +129,9 @@ score() {
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 for section in "$@"; do
   case $section in
-    facts | steps | goldens | tokens | company | sanitize | bench | ablate | score) "$section" ;;
+    facts | steps | goldens | tokens | company | sanitize | profile | bench | ablate | score) "$section" ;;
     all)
-      for each in facts steps goldens tokens company sanitize bench ablate score; do "$each"; done
+      for each in facts steps goldens tokens company sanitize profile bench ablate score; do "$each"; done
       ;;
     *)
       echo "unknown section $section" >&2

@@ -347,8 +347,8 @@ mod tests {
         let rows = |weight: usize| {
             jobs.iter().filter(|j| j.weight == weight).map(|j| j.rows.clone()).collect::<Vec<_>>()
         };
-        assert_eq!(rows(0), [0..1]);
-        assert_eq!(rows(2), [0..3]);
+        assert_eq!((rows(0).len(), rows(0)[0].clone()), (1, 0..1));
+        assert_eq!((rows(2).len(), rows(2)[0].clone()), (1, 0..3));
         let experts = rows(1);
         assert_eq!(experts.first().unwrap().start, 0);
         assert_eq!(experts.last().unwrap().end, 256 * 512);

@@ -117,7 +117,7 @@ fn show(differences: &[Difference], rows: usize) -> usize {
             d.op, d.operand, d.relative, d.largest, d.unequal, d.elements, d.step
         );
     }
-    let is_wrong = |d: &&Difference| !(d.relative <= tolerance(d, rows));
+    let is_wrong = |d: &&Difference| d.relative > tolerance(d, rows);
     let wrong: Vec<&Difference> = differences.iter().filter(is_wrong).collect();
     eprintln!("  {} results compared, {} wrong", differences.len(), wrong.len());
     wrong.len()
