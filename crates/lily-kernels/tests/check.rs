@@ -169,10 +169,14 @@ fn every_launch_of_the_reference_plans_binds_what_its_kernel_takes() {
 /// A step that reads, writes and takes a value; its launch, and the entry of its kernel.
 fn launch_and_entry(shared: &std::path::Path) -> (Op, Launch, Entry) {
     let checkpoint = common::checkpoints(shared).remove(0);
-    let (plan, program) = common::plans(&checkpoint).remove(0);
-    let entries = common::entries(&program);
     let kind = |launch: &Launch| launch.kernel.template == "rope_append";
-    let at = program.launches.iter().position(kind).expect("an attention layer");
+    let (plan, program, at) = (common::plans(&checkpoint).into_iter())
+        .find_map(|(plan, program)| {
+            let at = program.launches.iter().position(kind)?;
+            Some((plan, program, at))
+        })
+        .expect("a plan with a rope_append of its own");
+    let entries = common::entries(&program);
     let launch = program.launches[at].clone();
     let entry = entries[&launch.kernel.host_name()].clone();
     (plan.plan().steps[at].op.clone(), launch, entry)
