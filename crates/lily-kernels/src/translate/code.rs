@@ -355,11 +355,12 @@ impl Rewriter<'_, '_> {
                     && (2..=4).contains(&t.text.len())
                     && t.text.chars().all(|c| "xyzw".contains(c))
             };
-            if token.text == "." && self.target != Target::Check {
-                if let Some(word) = tokens.next_if(swizzle) {
-                    out.push_str(word.text);
-                    out.push_str("_()");
-                }
+            if token.text == "."
+                && self.target != Target::Check
+                && let Some(word) = tokens.next_if(swizzle)
+            {
+                out.push_str(word.text);
+                out.push_str("_()");
             }
         }
         Ok(out)
@@ -377,7 +378,7 @@ fn loop_pragma(argument: &str, target: Target) -> Option<&'static str> {
 
 fn check_literal(text: &str) -> Result<(), Problem> {
     let hexadecimal = text.starts_with("0x") || text.starts_with("0X");
-    match !hexadecimal && text.ends_with(['h', 'H']) || text.ends_with("bf") && !hexadecimal {
+    match !hexadecimal && (text.ends_with(['h', 'H']) || text.ends_with("bf")) {
         true => Err(Problem::HalfLiteral(text.to_owned())),
         false => Ok(()),
     }

@@ -261,16 +261,15 @@ fn threadgroup_memory(
     while i < body.end {
         if source.opens(i) {
             i = source.closing(i);
-        } else if source.is_word(i) {
-            if let Some(Spaced { form: Form::Storage, space: Space::Threadgroup, end, .. }) =
+        } else if source.is_word(i)
+            && let Some(Spaced { form: Form::Storage, space: Space::Threadgroup, end, .. }) =
                 types::spaced(source, i)?
-            {
-                sizes.push_str(&format!(
-                    " + (sizeof({}_lily_storage) + 15) / 16 * 16",
-                    source.text(end)
-                ));
-                i = end;
-            }
+        {
+            sizes.push_str(&format!(
+                " + (sizeof({}_lily_storage) + 15) / 16 * 16",
+                source.text(end)
+            ));
+            i = end;
         }
         i += 1;
     }

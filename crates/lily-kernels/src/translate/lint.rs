@@ -46,11 +46,11 @@ fn type_names<'a>(source: &Source<'a>) -> BTreeSet<&'a str> {
     while i < source.len() {
         let next = source.after(i);
         match source.text(i) {
-            "struct" | "class" | "union" | "typename" if source.is_word(next) => {
-                // `typename F::side_t` names no type of its own.
-                if source.text(source.after(next)) != "::" {
-                    types.insert(source.text(next));
-                }
+            // `typename F::side_t` names no type of its own.
+            "struct" | "class" | "union" | "typename"
+                if source.is_word(next) && source.text(source.after(next)) != "::" =>
+            {
+                types.insert(source.text(next));
             }
             word if is_number(word) && source.is_word(next) => {
                 values.insert(source.text(next));
