@@ -21,7 +21,7 @@ pub(crate) fn head(b: &mut Builder<'_>, x: &Region) -> Result<BufferId, ModelErr
     let name = if b.config.tie_word_embeddings { "embed_tokens" } else { "lm_head" };
     let logits = b.buffer("logits", Elem::F32, &[rows, vocab], BufferClass::Output);
     let projection = [(name.to_owned(), vocab)];
-    b.project_into("lm_head", &h, (rows, hidden), projection, &[logits.clone()])?;
+    b.project_into("lm_head", &h, (rows, hidden), projection, std::slice::from_ref(&logits))?;
     if b.options.token_slot && b.options.phase == Phase::Decode {
         choose(b, &logits);
     }

@@ -54,7 +54,7 @@ impl Builder<'_> {
         h: &Normed,
         (rows, k): (usize, usize),
         projections: [(String, usize); N],
-        outs: &[Region; N],
+        outs: &[Region],
     ) -> Result<(), ModelError> {
         let mut parts = Vec::with_capacity(N);
         for ((name, n), out) in projections.iter().zip(outs) {
