@@ -17,13 +17,13 @@ template <class T> LILY_FUNC T nsg_() { return T(blockDim.x >> 5); }
 // Through a shuffle: so the compiler knows that all lanes have the same.
 template <class T> LILY_FUNC T sg_() { return T(__shfl_sync(0xffffffffu, threadIdx.x >> 5, 0)); }
 
-// ---- barriers ------------------------------------------------------------------------------------------------------
+// ---- barriers ---------------------------------------------------------------------------------------------------
 enum class mem_flags { mem_none = 0, mem_device = 1, mem_threadgroup = 2, mem_texture = 4 };
 LILY_FUNC constexpr mem_flags operator|(mem_flags a, mem_flags b) { return mem_flags(int(a) | int(b)); }
 LILY_FUNC void threadgroup_barrier(mem_flags) { __syncthreads(); }
 LILY_FUNC void simdgroup_barrier(mem_flags) { __syncwarp(); }
 
-// ---- exchange. All 32 lanes take part (a rule of the dialect), so the mask is constant ------------------------------
+// ---- exchange. All 32 lanes take part (a rule of the dialect), so the mask is constant --------------------------
 constexpr uint ALL_LANES_ = 0xffffffffu;
 #define LILY_SHUFFLE(name, function, value)                                                                  \
   template <class T> LILY_FUNC T name(T v, ushort n) {                                                       \
@@ -53,15 +53,15 @@ LILY_SHUFFLE(quad_broadcast, __shfl_sync, (threadIdx.x & 28) + n)
 #undef LILY_SHUFFLE
 template <class T> LILY_FUNC T simd_broadcast_first(T v) { return simd_broadcast(v, 0); }
 template <class T> LILY_FUNC T simd_shuffle_and_fill_up(T v, T fill, ushort n) {
-  const T above = simd_shuffle(v, ushort((threadIdx.x - n) & 31)), filled = simd_shuffle(fill, ushort((threadIdx.x - n) & 31));
-  return lane_<uint>() < n ? filled : above;
+  const T moved = simd_shuffle_rotate_up(v, n), filled = simd_shuffle_rotate_up(fill, n);
+  return lane_<uint>() < n ? filled : moved;
 }
 template <class T> LILY_FUNC T simd_shuffle_and_fill_down(T v, T fill, ushort n) {
-  const T below = simd_shuffle(v, ushort((threadIdx.x + n) & 31)), filled = simd_shuffle(fill, ushort((threadIdx.x + n) & 31));
-  return lane_<uint>() + n >= 32 ? filled : below;
+  const T moved = simd_shuffle_rotate_down(v, n), filled = simd_shuffle_rotate_down(fill, n);
+  return lane_<uint>() + n >= 32 ? filled : moved;
 }
 
-// ---- reductions: floats by halving, the same order in every lane -----------------------------------------------------
+// ---- reductions: floats by halving, the same order in every lane ------------------------------------------------
 #define LILY_REDUCE(name, T, lanes, value)                        \
   LILY_FUNC T name(T v) {                                         \
     _Pragma("unroll") for (int m = lanes / 2; m > 0; m /= 2) {    \
