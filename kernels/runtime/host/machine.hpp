@@ -90,7 +90,7 @@ struct machine {
   fault* report;
   void* scheduler;  // stack pointer of the caller
   uint64_t random;
-  uint32_t threads, current, n_ready, n_ended;
+  uint32_t threads, current, n_ended;
   uint32_t arrived, arrived_simd[MAX_SIMDGROUPS];
   uint32_t position[3];
   uint32_t n_arrays, used_bytes;
@@ -98,7 +98,11 @@ struct machine {
   char* stacks;
   region buffers[MAX_BINDINGS];
   region arrays[MAX_ARRAYS];
-  uint32_t ready[MAX_THREADS];
+  uint32_t ready_groups;                    // bit i: some lane of simdgroup i can go on
+  uint32_t n_ready_lanes[MAX_SIMDGROUPS];
+  uint8_t ready_lanes[MAX_SIMDGROUPS][LANES];
+  uint32_t first_group;                     // who runs ahead; the others follow in order
+  bool eager;                               // simdgroups run ahead one by one; otherwise all mix
   fiber fibers[MAX_THREADS];
   alignas(256) char memory[MAX_THREADGROUP_BYTES];
 };
@@ -193,17 +197,41 @@ inline uint32_t random_below(machine& m, uint32_t n) {
   return uint32_t(((m.random >> 32) * n) >> 32);
 }
 
+inline void make_ready(machine& m, uint32_t thread) {
+  const uint32_t group = thread / LANES;
+  m.ready_lanes[group][m.n_ready_lanes[group]++] = uint8_t(thread % LANES);
+  m.ready_groups |= 1u << group;
+}
+
+// Between two barriers of a threadgroup either all simdgroups mix, or one runs as far ahead as it can while
+// the others have not begun: the two ways in which a missing barrier shows best.
+inline void choose_order(machine& m) {
+  m.eager = random_below(m, 2) != 0;
+  m.first_group = random_below(m, MAX_SIMDGROUPS);
+}
+
+// Takes a thread that can go on; some must.
+inline uint32_t take_ready(machine& m) {
+  const uint32_t start = m.eager ? m.first_group : random_below(m, MAX_SIMDGROUPS);
+  const uint32_t turned = m.ready_groups >> start | (start ? m.ready_groups << (32 - start) : 0);
+  const uint32_t group = (uint32_t(__builtin_ctz(turned)) + start) % MAX_SIMDGROUPS;
+  const uint32_t pick = random_below(m, m.n_ready_lanes[group]);
+  uint8_t* lanes = m.ready_lanes[group];
+  const uint32_t thread = group * LANES + lanes[pick];
+  lanes[pick] = lanes[--m.n_ready_lanes[group]];
+  if (m.n_ready_lanes[group] == 0) m.ready_groups &= ~(1u << group);
+  return thread;
+}
+
 // Gives way to a random fibre that can go on, or to the scheduler where none can.
 inline void give_way(machine& m) {
   const uint32_t me = m.current;
-  if (m.n_ready == 0) {
+  if (m.ready_groups == 0) {
     lily_switch(&m.fibers[me].stack_pointer, m.scheduler);
     return;
   }
-  const uint32_t pick = random_below(m, m.n_ready), next = m.ready[pick];
-  m.ready[pick] = m.ready[--m.n_ready];
-  m.current = next;
-  if (next != me) lily_switch(&m.fibers[me].stack_pointer, m.fibers[next].stack_pointer);
+  m.current = take_ready(m);
+  if (m.current != me) lily_switch(&m.fibers[me].stack_pointer, m.fibers[m.current].stack_pointer);
 }
 
 // Leaves for good: the scheduler finds the report and ends the launch.
@@ -259,9 +287,10 @@ inline void meet(machine& m, uint32_t& arrived, uint32_t first, uint32_t n, cons
         describe_waiting(m, first, n);
         stop(m);
       }
-      m.ready[m.n_ready++] = i;
+      make_ready(m, i);
     }
     arrived = 0;
+    if (n == m.threads) choose_order(m);
   }
   give_way(m);
 }
@@ -310,18 +339,19 @@ inline void run_threadgroup(machine& m, uint32_t index) {
   memset(m.memory, POISON, sizeof m.memory);
   m.n_arrays = m.used_bytes = m.n_ended = m.arrived = 0;
   memset(m.arrived_simd, 0, sizeof m.arrived_simd);
-  m.n_ready = m.threads = job.threads;
+  m.threads = job.threads;
+  m.ready_groups = 0;
+  memset(m.n_ready_lanes, 0, sizeof m.n_ready_lanes);
+  choose_order(m);
   for (uint32_t i = 0; i < m.threads; i++) {
     fiber& f = m.fibers[i];
     f.stack_pointer = first_frame(m.stacks + size_t(i + 1) * STACK_BYTES);
     f.at = {"start", "", 0};
     f.turns = 0;
     f.ended = false;
-    m.ready[i] = i;
+    make_ready(m, i);
   }
-  const uint32_t pick = random_below(m, m.n_ready);
-  m.current = m.ready[pick];
-  m.ready[pick] = m.ready[--m.n_ready];
+  m.current = take_ready(m);
   lily_switch(&m.scheduler, m.fibers[m.current].stack_pointer);
   if (m.report->kind == fault_kind::NONE && m.n_ended != m.threads) {
     m.report->kind = fault_kind::DIVERGENCE;
