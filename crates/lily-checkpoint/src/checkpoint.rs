@@ -19,7 +19,7 @@ use crate::shards::Shards;
 use crate::source::{Blob, Source, is_plain_name};
 
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
-const MAX_SIDE_FILE_BYTES: u64 = 512 << 20;
+pub(crate) const MAX_SIDE_FILE_BYTES: u64 = 512 << 20;
 
 /// Which stored array of a matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

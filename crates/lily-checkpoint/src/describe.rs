@@ -4,14 +4,14 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::checkpoint::read_config;
+use crate::checkpoint::{MAX_SIDE_FILE_BYTES, read_config};
 use crate::config::ModelConfig;
 use crate::error::CheckpointError;
 use crate::expected::{Expected, ExpectedKind, HEAD, expected_weights};
 use crate::manifest::{Dtype, Manifest, MatrixFormat, MatrixShape, WeightInfo, WeightShape};
 use crate::parse::ParsedConfig;
 use crate::quantization::{Override, Quantization};
-use crate::source::Source;
+use crate::source::{Source, is_plain_name};
 
 /// Reads only `config.json` and derives what a checkpoint of it holds.
 ///
@@ -32,6 +32,19 @@ pub fn describe(dir: &Path) -> Result<(ModelConfig, Manifest), CheckpointError> 
         .map(|expected| described(expected, &quantization, dtype))
         .collect();
     Ok((model, Manifest::new(weights)))
+}
+
+/// A side file such as `tokenizer.json` of a directory or `.lily` file, without looking at weights;
+/// `None` where it is missing.
+///
+/// # Errors
+/// As [`Checkpoint::side_file`](crate::Checkpoint::side_file), and the first rule that a `.lily` file
+/// breaks.
+pub fn side_file(path: &Path, name: &str) -> Result<Option<Vec<u8>>, CheckpointError> {
+    if !is_plain_name(name) {
+        return Ok(None);
+    }
+    Source::at(path)?.read(name, MAX_SIDE_FILE_BYTES)
 }
 
 fn described(expected: Expected, quantization: &Quantization, dtype: Dtype) -> WeightInfo {

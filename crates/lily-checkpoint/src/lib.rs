@@ -31,6 +31,6 @@ mod source;
 pub mod write;
 
 pub use checkpoint::{Checkpoint, MatrixPart};
-pub use describe::describe;
+pub use describe::{describe, side_file};
 pub use error::CheckpointError;
 pub use map::Mapping;

@@ -9,6 +9,7 @@ use anyhow::{Context, Result, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_checkpoint::config::ModelConfig;
 use lily_checkpoint::manifest::Manifest;
+use lily_checkpoint::pack::EXTENSION;
 use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_device::{DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams};
@@ -49,10 +50,11 @@ pub(crate) fn name(args: &ModelArgs) -> String {
     let Some(path) = args.dir() else { return demo::NAME.to_owned() };
     // `.` and `..` have no name of their own.
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    full.file_name().map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
+    let name = if is_pack(&full) { full.file_stem() } else { full.file_name() };
+    name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
 }
 
-fn open(args: &ModelArgs) -> Result<Checkpoint> {
+pub(crate) fn open(args: &ModelArgs) -> Result<Checkpoint> {
     let checkpoint = match args.dir() {
         Some(dir) => {
             check_directory(dir)?;
@@ -74,16 +76,16 @@ fn open(args: &ModelArgs) -> Result<Checkpoint> {
 
 fn cannot_open(dir: &Path) -> String {
     let shown = if dir.as_os_str().is_empty() { "\"\"".into() } else { dir.display().to_string() };
-    format!("cannot open model directory {shown}")
+    format!("cannot open model {shown}")
 }
 
 /// The one place that words a bad path, so that every command words it alike.
 fn check_directory(dir: &Path) -> Result<()> {
     match fs::metadata(dir) {
-        Ok(facts) if facts.is_dir() => Ok(()),
-        Ok(_) => bail!("{}: not a directory", cannot_open(dir)),
+        Ok(facts) if facts.is_dir() || is_pack(dir) => Ok(()),
+        Ok(_) => bail!("{}: neither a directory nor a .lily file", cannot_open(dir)),
         Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            bail!("{}: no such directory", cannot_open(dir))
+            bail!("{}: no such directory or file", cannot_open(dir))
         }
         Err(e) => Err(e).with_context(|| cannot_open(dir)),
     }
@@ -112,7 +114,15 @@ pub(crate) fn shapes(args: &ModelArgs) -> Result<Shapes> {
     }
 }
 
+/// Whether a path names a packed checkpoint.
+fn is_pack(path: &Path) -> bool {
+    path.extension().is_some_and(|extension| extension == EXTENSION)
+}
+
 fn has_weights(dir: &Path) -> bool {
+    if is_pack(dir) {
+        return true;
+    }
     let Ok(entries) = fs::read_dir(dir) else { return false };
     entries.flatten().any(|e| e.path().extension().is_some_and(|ext| ext == "safetensors"))
 }
@@ -123,6 +133,9 @@ fn side_file(args: &ModelArgs, file: &str) -> Result<Option<Vec<u8>>> {
         return Ok(demo::files().into_iter().find(|(n, _)| *n == file).map(|(_, b)| b.to_vec()));
     };
     check_directory(dir)?;
+    if is_pack(dir) {
+        return lily_checkpoint::side_file(dir, file).with_context(|| cannot_open(dir));
+    }
     let path = dir.join(file);
     match fs::read(&path) {
         Ok(bytes) => Ok(Some(bytes)),

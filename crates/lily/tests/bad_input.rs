@@ -237,10 +237,10 @@ fn damaged_checkpoints_are_refused_by_name() {
 }
 
 #[test]
-fn a_path_that_is_no_directory_is_refused_by_every_command() {
+fn a_path_that_is_no_checkpoint_is_refused_by_every_command() {
     let file = tempfile::NamedTempFile::new().unwrap();
     let request = write(&file_dir(), "request.json", r#"{"messages": []}"#);
-    for path in ["no/such/folder", file.path().to_str().unwrap()] {
+    for path in ["no/such/folder", "no/such.lily", file.path().to_str().unwrap()] {
         for command in [
             &["chat", "hello"][..],
             &["generate", "hello"],
@@ -253,7 +253,7 @@ fn a_path_that_is_no_directory_is_refused_by_every_command() {
         ] {
             let run = lily(command.iter().chain(&["--model-path", path]));
             assert_refused(&format!("{command:?} {path}"), &run, 1, &[]);
-            let message = format!("error: cannot open model directory {path}: ");
+            let message = format!("error: cannot open model {path}: ");
             assert!(run.stderr.contains(&message), "{command:?}: {}", run.stderr);
             assert_eq!(run.stderr.matches(path).count(), 1, "{command:?}: {}", run.stderr);
         }

@@ -25,6 +25,7 @@ fn the_help_of_each_command_has_examples() {
         "tokenize",
         "render",
         "make-checkpoint",
+        "pack",
         "completions",
     ] {
         let help = stdout([command, "--help"]);

@@ -340,6 +340,27 @@ pub(crate) struct MakeCheckpointArgs {
     pub(crate) out: PathBuf,
 }
 
+/// Write a checkpoint as one .lily file, or check one
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily pack --model-path ~/models/Qwen3.6-35B-A3B-4bit qwen3.6-35b.lily
+  lily pack --check qwen3.6-35b.lily
+  lily chat --model-path qwen3.6-35b.lily")]
+pub(crate) struct PackArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    /// Compare every weight of the file with its checksum, write nothing
+    #[arg(long, conflicts_with = "model_path")]
+    pub(crate) check: bool,
+    /// Replace the file where it exists
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// The .lily file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+}
+
 /// Print a shell's completion script
 #[derive(Debug, Args)]
 #[command(after_help = "\

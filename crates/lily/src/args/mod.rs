@@ -51,6 +51,7 @@ pub(crate) enum Command {
     Tokenize(TokenizeArgs),
     Render(RenderArgs),
     MakeCheckpoint(MakeCheckpointArgs),
+    Pack(PackArgs),
     Completions(CompletionsArgs),
 }
 

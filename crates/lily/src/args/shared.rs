@@ -10,11 +10,12 @@ use clap::{Args, ValueEnum};
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// Checkpoint directory (MLX affine or Hugging Face layout); default: the embedded demo model
+    /// Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; default: the embedded
+    /// demo model
     // Empty values are let through: see `ModelArgs::dir`.
     #[arg(
         long,
-        value_name = "DIR",
+        value_name = "PATH",
         env = "LILY_MODEL_PATH",
         value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]

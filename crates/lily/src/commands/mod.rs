@@ -9,6 +9,7 @@ mod inspect;
 mod interrupt;
 mod make_checkpoint;
 mod output;
+mod pack;
 mod plan;
 mod render;
 mod serve;
@@ -35,6 +36,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Tokenize(args)) => tokenize::run(&args)?,
         Some(Command::Render(args)) => render::run(&args)?,
         Some(Command::MakeCheckpoint(args)) => make_checkpoint::run(&args)?,
+        Some(Command::Pack(args)) => pack::run(&args)?,
         Some(Command::Completions(args)) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

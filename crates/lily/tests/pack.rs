@@ -1,0 +1,70 @@
+//! `lily pack`, and models that come from a `.lily` file.
+
+mod common;
+
+use std::fs;
+
+use common::{demo, json, lily, stdout};
+use tempfile::TempDir;
+
+/// The demo model as a `.lily` file.
+fn packed(dir: &TempDir) -> String {
+    let file = dir.path().join("demo.lily").to_str().unwrap().to_owned();
+    let run = lily(["pack", &file]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    assert!(run.stderr.contains("wrote"), "{}", run.stderr);
+    file
+}
+
+#[test]
+fn a_packed_model_gives_the_same_tokens_as_its_directory() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
+    let directory = demo().join("checkpoint").to_str().unwrap().to_owned();
+    let run = |path: &str| {
+        let args = ["generate", "The capital of Japan is", "--json", "--temperature=0"];
+        json(args.iter().copied().chain(["--max-tokens=24", "--model-path", path]))
+    };
+    let (from_pack, from_directory) = (run(&file), run(&directory));
+    assert_eq!(from_pack["tokens"], from_directory["tokens"]);
+    assert_eq!(from_pack["text"], from_directory["text"]);
+    let answer = stdout(["chat", "--temperature=0", "--model-path", &file, "Capital of Japan?"]);
+    assert!(answer.contains("Tokyo"), "{answer}");
+}
+
+#[test]
+fn every_command_takes_a_pack() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
+    let ids = |path: &[&str]| stdout(["tokenize", "hello there"].iter().chain(path));
+    assert_eq!(ids(&["--model-path", &file]), ids(&[]));
+    let plan = |path: &[&str]| stdout(["plan", "--json"].iter().chain(path));
+    assert_eq!(plan(&["--model-path", &file]).len(), plan(&[]).len());
+    assert!(stdout(["inspect", "--model-path", &file]).contains("demo"));
+}
+
+#[test]
+fn a_damaged_pack_is_found_by_check_and_a_good_one_passes() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
+    assert_eq!(lily(["pack", "--check", &file]).code, 0);
+    let mut bytes = fs::read(&file).unwrap();
+    let middle = bytes.len() / 2;
+    bytes[middle] ^= 0x10;
+    fs::write(&file, bytes).unwrap();
+    let run = lily(["pack", "--check", &file]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.contains("is damaged: checksum"), "{}", run.stderr);
+}
+
+#[test]
+fn an_existing_file_is_replaced_only_when_asked() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
+    let run = lily(["pack", &file]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("--force"), "{}", run.stderr);
+    assert_eq!(lily(["pack", "--force", &file]).code, 0);
+    let run = lily(["pack", "model.bin"]);
+    assert!(run.code == 2 && run.stderr.contains(".lily"), "{}", run.stderr);
+}
