@@ -40,9 +40,13 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
     Ok(cpu(args))
 }
 
+/// The processor, which other devices are compared with.
+pub(crate) fn processor(args: &EngineArgs) -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: args.threads, isa: None })
+}
+
 fn cpu(args: &EngineArgs) -> Chosen {
-    let device = CpuDevice::new(CpuOptions { threads: args.threads, isa: None });
-    Chosen { device: Box::new(device), memory_limit: None }
+    Chosen { device: Box::new(processor(args)), memory_limit: None }
 }
 
 /// The outer error is a wrong flag.

@@ -233,7 +233,7 @@ pub(crate) fn load(
 }
 
 /// The engine options that the flags stand for.
-fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
+pub(crate) fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
     Ok(EngineOptions {
         context: args.context,
         prefill_chunk: args.prefill_chunk,

@@ -361,6 +361,27 @@ pub(crate) struct PackArgs {
     pub(crate) file: PathBuf,
 }
 
+/// Check this machine: facts, every kernel against the processor, speed
+///
+/// Without --model-path the kernels are tried on random weights with the widths of
+/// Qwen3.6-35B-A3B. With the published 4-bit checkpoint, its known continuation is compared too.
+/// Exit code 1 when a check fails.
+#[derive(Debug, Args)]
+#[command(after_help = "\
+Examples:
+  lily doctor
+  lily doctor --device cuda --json
+  lily doctor --model-path ~/models/Qwen3.6-35B-A3B-4bit")]
+pub(crate) struct DoctorArgs {
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
+    #[command(flatten)]
+    pub(crate) engine: EngineArgs,
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
 /// Print a shell's completion script
 #[derive(Debug, Args)]
 #[command(after_help = "\

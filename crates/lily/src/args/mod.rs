@@ -52,6 +52,7 @@ pub(crate) enum Command {
     Render(RenderArgs),
     MakeCheckpoint(MakeCheckpointArgs),
     Pack(PackArgs),
+    Doctor(DoctorArgs),
     Completions(CompletionsArgs),
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod doctor;
 mod eval;
 mod generate;
 mod inspect;
@@ -37,6 +38,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Render(args)) => render::run(&args)?,
         Some(Command::MakeCheckpoint(args)) => make_checkpoint::run(&args)?,
         Some(Command::Pack(args)) => pack::run(&args)?,
+        Some(Command::Doctor(args)) => doctor::run(&args)?,
         Some(Command::Completions(args)) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

@@ -1,0 +1,184 @@
+//! Every kernel against the processor, on this very machine.
+
+use std::collections::BTreeMap;
+
+use anyhow::Result;
+use lily_checkpoint::Checkpoint;
+use lily_device::compare::{Difference, Prepared, Start, compare_steps};
+use lily_device::{DeviceFacts, LoadedModel};
+use lily_model::{BuildOptions, Fusions, build};
+use lily_plan::ValidPlan;
+use lily_plan::buffer::Elem;
+use lily_plan::plan::Phase;
+use serde_json::{Value, json};
+
+/// Positions of the plans that are compared.
+const CAPACITY: usize = 256;
+/// Rows of the prefill plans: more than one tile, and ragged.
+const ROWS: usize = 80;
+
+/// What became of one kind of operation.
+pub(super) struct Verdict {
+    pub(super) op: &'static str,
+    /// Which plans it was part of.
+    phase: &'static str,
+    steps: usize,
+    worst: Difference,
+    tolerance: f64,
+}
+
+impl Verdict {
+    pub(super) fn passed(&self) -> bool {
+        self.worst.relative <= self.tolerance
+    }
+
+    pub(super) fn text(&self) -> String {
+        let verdict = if self.passed() { "ok" } else { "FAILED" };
+        format!(
+            "{:<20} {:<8} {:>4} results, difference {:.1e} of {:.0e} allowed  {verdict}",
+            self.op, self.phase, self.steps, self.worst.relative, self.tolerance
+        ) + &if self.passed() { String::new() } else { format!(": {}", self.worst.step) }
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "op": self.op,
+            "phase": self.phase,
+            "results": self.steps,
+            "worst_step": self.worst.step,
+            "worst_operand": self.worst.operand,
+            "relative_difference": finite(self.worst.relative),
+            "largest_difference": finite(self.worst.largest),
+            "tolerance": self.tolerance,
+            "passed": self.passed(),
+        })
+    }
+}
+
+/// JSON has no infinity.
+fn finite(x: f64) -> Value {
+    if x.is_finite() { json!(x) } else { json!(x.to_string()) }
+}
+
+/// One plan to compare.
+#[derive(Clone, Copy)]
+struct Case {
+    name: &'static str,
+    phase: Phase,
+    rows: usize,
+    fusions: Fusions,
+    kv: Elem,
+    activations: Elem,
+    start: (usize, usize),
+}
+
+fn cases(facts: &DeviceFacts) -> Vec<Case> {
+    let decode = Case {
+        name: "decode",
+        phase: Phase::Decode,
+        rows: 1,
+        fusions: Fusions::all(),
+        kv: Elem::F32,
+        activations: Elem::F32,
+        start: (100, 1),
+    };
+    let prefill = Case {
+        name: "prefill",
+        phase: Phase::Prefill,
+        rows: ROWS,
+        activations: Elem::F32,
+        start: (37, ROWS - 3),
+        ..decode
+    };
+    let mut cases = vec![
+        decode,
+        Case { name: "unfused", fusions: Fusions::none(), ..decode },
+        Case { name: "bf16 kv", kv: Elem::Bf16, ..decode },
+        prefill,
+    ];
+    if facts.activations == Elem::Bf16 {
+        cases.push(Case { name: "bf16", activations: Elem::Bf16, kv: Elem::Bf16, ..prefill });
+    }
+    cases
+}
+
+/// How far results may be apart: exact products differ in the order of sums alone, products of bf16
+/// in the rounding of their inputs.
+fn tolerance(case: &Case, difference: &Difference) -> f64 {
+    match (difference.elem, case.activations) {
+        (Elem::U32, _) => 0.0,
+        (Elem::Bf16, _) | (_, Elem::Bf16) => 2e-2,
+        (Elem::F32, _) if case.kv == Elem::Bf16 => 2e-2,
+        (Elem::F32, _) => 2e-4,
+    }
+}
+
+/// Runs the plans step by step on both devices; one verdict per kind of operation and plan.
+pub(super) fn check(
+    checkpoint: &Checkpoint,
+    mut reference: Box<dyn LoadedModel>,
+    mut subject: Box<dyn LoadedModel>,
+    facts: &DeviceFacts,
+) -> Result<Vec<Verdict>> {
+    let mut verdicts = Vec::new();
+    let (config, manifest) = (checkpoint.config(), checkpoint.manifest());
+    for case in cases(facts) {
+        let Case { phase, rows, fusions, kv, activations, .. } = case;
+        let options = BuildOptions {
+            phase,
+            rows,
+            capacity: CAPACITY,
+            kv,
+            fusions,
+            activations,
+            token_slot: phase == Phase::Decode,
+        };
+        let valid = ValidPlan::new(build(config, manifest, &options)?)?;
+        let plan = valid.plan().clone();
+        let on_reference = reference.prepare(valid.clone())?;
+        let on_subject = subject.prepare(valid)?;
+        let (position, rows) = case.start;
+        let start = Start { position, rows, vocab: config.vocab_size, seed: 1 };
+        let mut by_op: BTreeMap<&'static str, Verdict> = BTreeMap::new();
+        compare_steps(
+            &plan,
+            Prepared { model: reference.as_ref(), plan: on_reference },
+            Prepared { model: subject.as_ref(), plan: on_subject },
+            start,
+            &mut |difference| note(&mut by_op, &case, difference),
+        )?;
+        verdicts.extend(by_op.into_values());
+    }
+    Ok(verdicts)
+}
+
+/// Keeps the worst result of each kind, measured against its tolerance.
+fn note(by_op: &mut BTreeMap<&'static str, Verdict>, case: &Case, difference: Difference) {
+    let tolerance = tolerance(case, &difference);
+    let excess = |relative: f64, tolerance: f64| relative / tolerance.max(1e-12);
+    match by_op.get_mut(difference.op) {
+        Some(verdict) => {
+            verdict.steps += 1;
+            let worst = excess(verdict.worst.relative, verdict.tolerance);
+            if excess(difference.relative, tolerance) > worst {
+                (verdict.worst, verdict.tolerance) = (difference, tolerance);
+            }
+        }
+        None => {
+            let (op, phase) = (difference.op, case.name);
+            by_op.insert(op, Verdict { op, phase, steps: 1, worst: difference, tolerance });
+        }
+    }
+}
+
+/// The fusion that a kind of operation belongs to, where switching it off avoids the operation.
+pub(super) fn fusion_of(op: &str) -> Option<&'static str> {
+    Some(match op {
+        "delta_mix" => "delta",
+        "attention_split" | "attention_merge" => "attention",
+        "routed_gated_linear" | "routed_down" => "routing",
+        "stacked_linear" => "stack",
+        "gated_linear" | "expert_gated_linear" => "swiglu",
+        _ => return None,
+    })
+}
