@@ -125,13 +125,11 @@ pub(super) fn check(
     for case in cases(facts) {
         let Case { phase, rows, fusions, kv, activations, .. } = case;
         let options = BuildOptions {
-            phase,
-            rows,
-            capacity: CAPACITY,
             kv,
             fusions,
             activations,
             token_slot: phase == Phase::Decode,
+            ..BuildOptions::new(phase, rows, CAPACITY)
         };
         let valid = ValidPlan::new(build(config, manifest, &options)?)?;
         let plan = valid.plan().clone();

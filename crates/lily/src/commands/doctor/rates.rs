@@ -9,7 +9,6 @@ use lily_checkpoint::manifest::WeightShape;
 use lily_device::{Device, DeviceFacts, NoProgress};
 use lily_model::{BuildOptions, Fusions, build};
 use lily_plan::ValidPlan;
-use lily_plan::buffer::Elem;
 use lily_plan::plan::Phase;
 use lily_plan::stats::stats;
 
@@ -37,18 +36,15 @@ pub(super) fn measure(
     let fusions = if facts.kind == "cpu" { Fusions::cpu() } else { Fusions::all() };
     let plan = |phase, rows| -> Result<ValidPlan> {
         let options = BuildOptions {
-            phase,
-            rows,
-            capacity: 2 * ROWS,
-            kv: Elem::F32,
             fusions,
             activations: facts.activations,
             token_slot: facts.token_slot && phase == Phase::Decode,
+            ..BuildOptions::new(phase, rows, 2 * ROWS)
         };
         Ok(ValidPlan::new(build(config, manifest, &options)?)?)
     };
     let decode = plan(Phase::Decode, 1)?;
-    let bytes = stats(&decode).weight_bytes as f64;
+    let bytes = stats(&decode, ROWS).total.weight_bytes as f64;
     let prefill = plan(Phase::Prefill, ROWS)?;
     let (decode, prefill) = (model.prepare(decode)?, model.prepare(prefill)?);
     let mut sequence = model.new_sequence()?;
