@@ -75,7 +75,8 @@ impl Report {
     /// Fusions whose operation failed: without them the plan uses other kernels.
     fn fusions_to_avoid(&self) -> Vec<&'static str> {
         let failed = self.kernels.iter().filter(|verdict| !verdict.passed());
-        let mut fusions: Vec<_> = failed.filter_map(|verdict| kernels::fusion_of(verdict.op)).collect();
+        let mut fusions: Vec<_> =
+            failed.filter_map(|verdict| kernels::fusion_of(verdict.op)).collect();
         fusions.sort_unstable();
         fusions.dedup();
         fusions
@@ -117,14 +118,20 @@ impl Report {
             [] => line("kernels", "none: the processor is the reference itself".to_owned()),
             kernels => {
                 let bad = kernels.iter().filter(|verdict| !verdict.passed()).count();
-                line("kernels", format!("{} compared with the processor, {bad} failed", kernels.len()));
+                line(
+                    "kernels",
+                    format!("{} compared with the processor, {bad} failed", kernels.len()),
+                );
                 for verdict in kernels {
                     line("", verdict.text());
                 }
             }
         }
         line("reads", format!("{:.1} GB/s of weights in a matrix-vector product", self.rates.read));
-        line("products", format!("{:.3} TFLOP/s in a prefill of {} rows", self.rates.tflops, rates::ROWS));
+        line(
+            "products",
+            format!("{:.3} TFLOP/s in a prefill of {} rows", self.rates.tflops, rates::ROWS),
+        );
         if let Some(agreement) = &self.published {
             line("published", agreement.text());
         }
@@ -133,9 +140,8 @@ impl Report {
     }
 
     fn json(&self) -> Value {
-        let facts = |f: &DeviceFacts| {
-            json!({"kind": f.kind, "name": f.name, "parallelism": f.parallelism})
-        };
+        let facts =
+            |f: &DeviceFacts| json!({"kind": f.kind, "name": f.name, "parallelism": f.parallelism});
         json!({
             "lily": env!("CARGO_PKG_VERSION"),
             "system": {"os": std::env::consts::OS, "arch": std::env::consts::ARCH},

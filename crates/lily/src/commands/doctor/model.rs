@@ -24,11 +24,7 @@ impl Source {
             return Ok(Source { checkpoint, description, _folder: None });
         }
         let folder = TempDir::new().context("cannot make a temporary folder")?;
-        let shape = RandomShape {
-            n_experts: 16,
-            vocab_size: 65_536,
-            ..RandomShape::default()
-        };
+        let shape = RandomShape { n_experts: 16, vocab_size: 65_536, ..RandomShape::default() };
         let spec = RandomSpec { shape, ..RandomSpec::new(4) };
         write_random(folder.path(), &spec)?;
         let checkpoint = Checkpoint::open(folder.path())?;
