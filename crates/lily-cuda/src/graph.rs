@@ -214,7 +214,7 @@ fn early(programmatic: Programmatic, n: usize, waits: bool) -> bool {
     waits
         && match programmatic {
             Programmatic::Off => false,
-            Programmatic::Chains => n == 1,
+            Programmatic::Decode | Programmatic::Chains => n == 1,
             Programmatic::All => true,
         }
 }

@@ -25,11 +25,25 @@ pub enum Submission {
 pub enum Programmatic {
     /// Nowhere.
     Off,
-    /// Where it waits for one step only.
+    /// In plans of one row, where it waits for one step only. Steps of many rows fill the machine by
+    /// themselves; starting their successors early takes multiprocessors from them.
     #[default]
+    Decode,
+    /// In every plan, where it waits for one step only.
     Chains,
     /// Everywhere.
     All,
+}
+
+impl Programmatic {
+    /// What it comes to in a plan of that many rows.
+    pub(crate) fn of_plan(self, rows: usize) -> Programmatic {
+        match self {
+            Programmatic::Decode if rows == 1 => Programmatic::Chains,
+            Programmatic::Decode => Programmatic::Off,
+            chosen => chosen,
+        }
+    }
 }
 
 /// Where compiled kernels are kept between runs.
@@ -75,7 +89,7 @@ impl Default for CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=chains, early=all, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
+     early=decode, early=chains, early=all, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
      device=N"
 )]
 pub struct OptionError {
@@ -96,6 +110,7 @@ impl FromStr for CudaOptions {
                 "stream" => options.submission = Submission::Stream,
                 "checked" => options.submission = Submission::Checked,
                 "early=off" => options.programmatic = Programmatic::Off,
+                "early=decode" => options.programmatic = Programmatic::Decode,
                 "early=chains" => options.programmatic = Programmatic::Chains,
                 "early=all" => options.programmatic = Programmatic::All,
                 "gqa=off" => options.tuning.gqa_packing = false,
@@ -139,6 +154,15 @@ mod tests {
         assert_eq!(options.tuning.expert_tile_rows, 64);
         assert_eq!(options.cache, KernelCache::User);
         assert_eq!("".parse(), Ok(CudaOptions::default()));
+    }
+
+    #[test]
+    fn steps_start_early_in_decode_plans_alone_unless_asked_otherwise() {
+        let of =
+            |words: &str, rows| words.parse::<CudaOptions>().unwrap().programmatic.of_plan(rows);
+        assert_eq!((of("", 1), of("", 2)), (Programmatic::Chains, Programmatic::Off));
+        assert_eq!(of("early=chains", 512), Programmatic::Chains);
+        assert_eq!(of("early=off", 1), Programmatic::Off);
     }
 
     #[test]

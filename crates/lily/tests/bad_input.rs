@@ -90,7 +90,7 @@ fn wrong_prompts_are_refused_by_number() {
     for &(line, code, expected) in cases {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
     }
-    assert_refused("empty path", &lily(["plan", "--model-path="]), 1, &["directory \"\""]);
+    assert_refused("empty path", &lily(["plan", "--model-path="]), 1, &["model \"\""]);
     assert_refused("empty text", &lily(["generate", ""]), 1, &["prompt is empty"]);
     assert_refused("empty question", &lily(["chat", ""]), 2, &["question is empty"]);
     assert_refused("empty input", &lily_with_input(["chat"], "\n"), 2, &["question is empty"]);

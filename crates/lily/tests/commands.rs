@@ -177,7 +177,7 @@ fn the_genuine_tokenizer_and_template_files_work_without_weights() {
     assert_eq!(json(["tokenize", "--model-path", path, text]), hello["ids"]);
 
     let plan = json(["plan", "--model-path", path, "--phase", "decode", "--json"]);
-    assert_eq!(plan["state_bytes"], 62_914_560 + 30 * 3 * 8192 * 4);
+    assert_eq!(plan["state_bytes"], 62_914_560 + 30 * 4 * 8192 * 4);
     assert!(plan["stages"].as_u64().unwrap() <= plan["steps"].as_u64().unwrap());
     // 1,669,560,576 bytes and one embedding row, which is 1024 + 128 bytes in 4 bits.
     assert_eq!(plan["weight_bytes"], 1_669_560_576 + 1152);

@@ -61,6 +61,7 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
     }
     add("without fusions", Fusions::none(), &|_| {});
     add("without early starts", fusions, &|o| o.programmatic = Programmatic::Off);
+    add("early starts in prefill too", fusions, &|o| o.programmatic = Programmatic::Chains);
     add("early starts at joins too", fusions, &|o| o.programmatic = Programmatic::All);
     add("one chain", fusions, &|o| o.submission = Submission::Chain);
     add("stream, no graph", fusions, &|o| o.submission = Submission::Stream);

@@ -202,6 +202,7 @@ impl CudaModel {
             .collect();
         let CudaOptions { submission, programmatic, .. } = self.options;
         let PreparedPlan { launches, order, .. } = prepared;
+        let programmatic = programmatic.of_plan(prepared.plan.plan().rows);
         Executable::new(&self.context, launches, order, &buffers, submission, programmatic)
     }
 

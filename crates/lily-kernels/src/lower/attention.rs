@@ -206,7 +206,9 @@ impl Packing {
     fn of(cx: &Context<'_>, n_heads: usize, n_kv_heads: usize) -> Result<Packing, LowerError> {
         let heads = if cx.tuning.gqa_packing { n_heads / n_kv_heads } else { 1 };
         let fits = |n: &usize| {
-            heads % n == 0 && DECODE_SIMDGROUPS % (heads / n) == 0 && heads / n <= DECODE_SIMDGROUPS
+            heads % n == 0
+                && DECODE_SIMDGROUPS.is_multiple_of(heads / n)
+                && heads / n <= DECODE_SIMDGROUPS
         };
         match (1..=cx.tuning.attention_heads).rev().find(fits) {
             Some(per_simdgroup) => Ok(Packing { heads, per_simdgroup }),

@@ -59,7 +59,7 @@ impl Block {
 
     /// Whole steps, and half as many numbers where they are twice as long.
     fn fitting_depth(self, x: Elem, k: usize) -> Block {
-        let whole = k % self.depth == 0 && x == Elem::Bf16;
+        let whole = k.is_multiple_of(self.depth) && x == Elem::Bf16;
         Block { depth: if whole { self.depth } else { 32 }, ..self }
     }
 

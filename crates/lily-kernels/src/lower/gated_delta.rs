@@ -74,7 +74,7 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
 
 pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, LowerError> {
     refuse_key_dim(cx, op.key_dim)?;
-    if op.value_dim % 32 != 0 || op.value_dim > 256 {
+    if !op.value_dim.is_multiple_of(32) || op.value_dim > 256 {
         let found = op.value_dim;
         return Err(
             cx.unsupported(format!("value heads of {found}, not a multiple of 32 up to 256"))
@@ -107,7 +107,7 @@ pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, Lower
 
 /// A row of the state is shared by [`ROW_LANES`] lanes in vectors of four.
 fn refuse_key_dim(cx: &Context<'_>, key_dim: usize) -> Result<(), LowerError> {
-    if key_dim % (4 * ROW_LANES) == 0 && key_dim <= 256 {
+    if key_dim.is_multiple_of(4 * ROW_LANES) && key_dim <= 256 {
         return Ok(());
     }
     Err(cx.unsupported(format!(

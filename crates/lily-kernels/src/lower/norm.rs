@@ -111,7 +111,7 @@ pub(super) fn last_row(_: &Context<'_>, op: &LastRow) -> Result<Launch, LowerErr
 
 /// Rows are read four elements at a time.
 fn refuse_odd_width(cx: &Context<'_>, width: usize) -> Result<(), LowerError> {
-    if width % 4 == 0 {
+    if width.is_multiple_of(4) {
         return Ok(());
     }
     Err(cx.unsupported(format!("rows of {width} elements, not a multiple of 4")))

@@ -124,7 +124,7 @@ pub(super) fn expert_gated_linear(
 
 /// The kernels stage 32 values of a row at a time.
 fn whole_packets(k: usize) -> bool {
-    k % 32 == 0
+    k.is_multiple_of(32)
 }
 
 fn region(region: &Region) -> Binding {

@@ -62,7 +62,7 @@ pub(in crate::lower) fn moe_combine(
     cx: &Context<'_>,
     op: &MoeCombine,
 ) -> Result<Launch, LowerError> {
-    if op.dim % 4 != 0 {
+    if !op.dim.is_multiple_of(4) {
         let dim = op.dim;
         return Err(cx.unsupported(format!("rows of {dim} elements, not a multiple of 4")));
     }
