@@ -13,7 +13,8 @@
 #   profile    time of each kernel of a decode step and a prefill chunk of all 40 layers (ncu)
 #   bench      speed of all 40 layers (random weights, 19.5 GB)
 #   ablate     each technique off, one at a time, at 512 to 131072 tokens
-#   score      likelihood of 192 tokens through all 40 layers against the CPU
+#   score      likelihood of 192 tokens through all 40 layers against the CPU: exact products, then
+#              those of bf16, which random weights do not forgive
 #   all        everything, in this order
 #
 # Results go to results.tgz in $OUT (default out): NAME.json and NAME.log of each section, packed
@@ -122,7 +123,9 @@ ablate() {
 
 score() {
   checkpoint 40
-  run score "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 --cuda "$CUDA"
+  run score "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 \
+    --cuda "activations=f32,$CUDA"
+  run score-bf16 "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 --cuda "$CUDA"
 }
 
 [ $# -gt 0 ] || set -- all

@@ -6,7 +6,6 @@ use cudarc::driver::sys::CUdevice_attribute as Attribute;
 use cudarc::driver::{CudaContext, result, sys};
 use lily_checkpoint::Checkpoint;
 use lily_device::{Device, DeviceError, DeviceFacts, LoadedModel, Progress};
-use lily_plan::buffer::Elem;
 
 use crate::error::{CudaError, driver};
 use crate::model::CudaModel;
@@ -127,7 +126,7 @@ impl Device for CudaDevice {
             kind: "cuda",
             name: self.chip.name.clone(),
             parallelism: self.chip.multiprocessors,
-            activations: Elem::Bf16,
+            activations: self.options.activations,
             token_slot: true,
         }
     }

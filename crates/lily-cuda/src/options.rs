@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 
 use lily_kernels::lower::Tuning;
+use lily_plan::buffer::Elem;
 
 /// How the steps of a plan reach the device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -67,6 +68,9 @@ pub struct CudaOptions {
     pub submission: Submission,
     /// Where steps may start early.
     pub programmatic: Programmatic,
+    /// What feeds matrix products of several rows: `Bf16`, on the tensor cores, or exact and slow
+    /// `F32`.
+    pub activations: Elem,
     /// Where compiled kernels are kept.
     pub cache: KernelCache,
     /// How kernels are shaped.
@@ -79,6 +83,7 @@ impl Default for CudaOptions {
             ordinal: 0,
             submission: Submission::default(),
             programmatic: Programmatic::default(),
+            activations: Elem::Bf16,
             cache: KernelCache::default(),
             tuning: Tuning::nvidia(),
         }
@@ -89,7 +94,7 @@ impl Default for CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
+     early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
      device=N"
 )]
 pub struct OptionError {
@@ -113,6 +118,7 @@ impl FromStr for CudaOptions {
                 "early=decode" => options.programmatic = Programmatic::Decode,
                 "early=chains" => options.programmatic = Programmatic::Chains,
                 "early=all" => options.programmatic = Programmatic::All,
+                "activations=f32" => options.activations = Elem::F32,
                 "gqa=off" => options.tuning.gqa_packing = false,
                 "cache=off" => options.cache = KernelCache::Off,
                 _ => options.set(word)?,

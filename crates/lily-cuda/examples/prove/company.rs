@@ -64,7 +64,8 @@ pub(crate) fn engine(
     let options = EngineOptions {
         context: Some(args.context),
         prefill_chunk: args.rows,
-        kv: if cpu { Elem::F32 } else { Elem::Bf16 },
+        // As exact as the products are.
+        kv: if cpu { Elem::F32 } else { device.facts().activations },
         fusions: Some(if cpu { Fusions::cpu() } else { args.fusions()? }),
         memory_limit: Some(u64::MAX),
         score,
