@@ -340,7 +340,7 @@ pub(crate) struct MakeCheckpointArgs {
     pub(crate) out: PathBuf,
 }
 
-/// Write a checkpoint as one .lily file, or check one
+/// Write a checkpoint as one checksummed .lily file, or check one
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use lily_checkpoint::Checkpoint;
 use lily_device::compare::{Difference, Prepared, Start, compare_steps};
-use lily_device::{DeviceFacts, LoadedModel};
+use lily_device::{Device, DeviceFacts, LoadedModel, NoProgress};
 use lily_model::{BuildOptions, Fusions, build};
 use lily_plan::ValidPlan;
 use lily_plan::buffer::Elem;
@@ -116,13 +116,14 @@ fn tolerance(case: &Case, difference: &Difference) -> f64 {
 /// Runs the plans step by step on both devices; one verdict per kind of operation and plan.
 pub(super) fn check(
     checkpoint: &Checkpoint,
-    mut reference: Box<dyn LoadedModel>,
-    mut subject: Box<dyn LoadedModel>,
-    facts: &DeviceFacts,
+    reference: &dyn Device,
+    subject: &dyn Device,
 ) -> Result<Vec<Verdict>> {
     let mut verdicts = Vec::new();
     let (config, manifest) = (checkpoint.config(), checkpoint.manifest());
-    for case in cases(facts) {
+    let load = |device: &dyn Device| device.load(checkpoint, &NoProgress);
+    let mut models: Vec<(Elem, [Box<dyn LoadedModel>; 2])> = Vec::new();
+    for case in cases(&subject.facts()) {
         let Case { phase, rows, fusions, kv, activations, .. } = case;
         let options = BuildOptions {
             kv,
@@ -133,6 +134,12 @@ pub(super) fn check(
         };
         let valid = ValidPlan::new(build(config, manifest, &options)?)?;
         let plan = valid.plan().clone();
+        // Plans of one model have one kind of cache.
+        if models.iter().all(|&(elem, _)| elem != kv) {
+            models.push((kv, [load(reference)?, load(subject)?]));
+        }
+        let loaded = models.iter_mut().find(|&&mut (elem, _)| elem == kv);
+        let (_, [reference, subject]) = loaded.expect("loaded above");
         let on_reference = reference.prepare(valid.clone())?;
         let on_subject = subject.prepare(valid)?;
         let (position, rows) = case.start;

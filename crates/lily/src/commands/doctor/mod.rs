@@ -9,7 +9,7 @@ mod rates;
 use std::fmt::Write as _;
 
 use anyhow::Result;
-use lily_device::{Device, DeviceFacts, NoProgress};
+use lily_device::{Device, DeviceFacts};
 use serde_json::{Value, json};
 
 use self::kernels::Verdict;
@@ -28,9 +28,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     let kernels = if facts.kind == "cpu" {
         Vec::new()
     } else {
-        let reference = cpu.load(checkpoint, &NoProgress)?;
-        let subject = device.load(checkpoint, &NoProgress)?;
-        kernels::check(checkpoint, reference, subject, &facts)?
+        kernels::check(checkpoint, &cpu, device.as_ref())?
     };
     let rates = rates::measure(device.as_ref(), checkpoint, &facts)?;
     let published = match args.model.dir() {
