@@ -95,7 +95,8 @@ struct Tensor {
 fn write_model(path: &Path, first: usize) {
     let shape = RandomShape {
         expert_intermediate_size: 128,
-        shared_intermediate_size: 128,
+        // Longer than what is staged at a time.
+        shared_intermediate_size: 41 * 128,
         vocab_size: 131,
         ..RandomShape::tiny()
     };
