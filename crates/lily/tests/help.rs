@@ -26,6 +26,7 @@ fn the_help_of_each_command_has_examples() {
         "render",
         "make-checkpoint",
         "pack",
+        "doctor",
         "completions",
     ] {
         let help = stdout([command, "--help"]);

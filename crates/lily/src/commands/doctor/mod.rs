@@ -125,7 +125,7 @@ impl Report {
                 }
             }
         }
-        line("reads", format!("{:.1} GB/s of weights in a matrix-vector product", self.rates.read));
+        line("reads", format!("{:.1} GB/s of weights while decoding", self.rates.read));
         line(
             "products",
             format!("{:.3} TFLOP/s in a prefill of {} rows", self.rates.tflops, rates::ROWS),
