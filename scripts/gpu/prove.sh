@@ -20,13 +20,13 @@
 # Results go to results.tgz in $OUT (default out): NAME.json and NAME.log of each section, packed
 # again after each of them. Environment:
 #   BIN      folder of the programs (default target/gpu)
-#   MODELS   where checkpoints are written (default /tmp/lily-models)
+#   MODELS   where checkpoints are written (default target/gpu-models)
 #   LIMIT    seconds that one section may take (default 500)
 #   CUDA     switches of the device, such as stream,early=off
 #   LILY_KERNELS=kernels takes the sources of the kernels from the checkout, not from the programs
 set -u
 cd "$(dirname "$0")/../.."
-OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-/tmp/lily-models} LIMIT=${LIMIT:-500}
+OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-target/gpu-models} LIMIT=${LIMIT:-500}
 GOLDENS=${GOLDENS:-shared/goldens} CUDA=${CUDA:-}
 RESULTS=$(mktemp -d)
 mkdir -p "$OUT" "$MODELS"
