@@ -215,6 +215,21 @@ impl Checkpoint {
         }
     }
 
+    /// Reads bytes of a packed matrix as they lie in a `.lily` file; `false` for other checkpoints,
+    /// which have no such bytes.
+    pub(crate) fn read_packed(
+        &self,
+        name: &str,
+        range: Range<u64>,
+        out: &mut [u8],
+    ) -> Result<bool, CheckpointError> {
+        let (_, location) = self.weight(name);
+        let &Location::Packed { span } = location else { return Ok(false) };
+        assert_eq!(out.len() as u64, range.end - range.start, "buffer for a part of {name}");
+        self.files[span.file].read_at(span.offset + range.start, out)?;
+        Ok(true)
+    }
+
     /// A vector widened to `f32`, norms with their effective weight.
     ///
     /// # Errors

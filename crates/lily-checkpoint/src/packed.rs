@@ -102,14 +102,17 @@ impl Checkpoint {
         if side.is_empty() {
             return Ok(());
         }
-        let shape = self.manifest().get(name).map(|info| info.shape);
-        let Some(WeightShape::Matrix(MatrixShape {
-            format: MatrixFormat::Affine { scale, .. },
-            ..
-        })) = shape
-        else {
+        let shape = match self.manifest().get(name).map(|info| info.shape) {
+            Some(WeightShape::Matrix(shape)) => shape,
+            _ => panic!("{name} is not a matrix"),
+        };
+        let MatrixFormat::Affine { scale, .. } = shape.format else {
             panic!("{name} has no side table");
         };
+        let packed = PackedMatrix::of(&shape).expect("a checkpoint's sizes are checked");
+        if self.read_packed(name, packed.side(expert, &rows), side)? {
+            return Ok(());
+        }
         let width = scale.bytes();
         let mut half = vec![0; side.len() / 2];
         for (part, at) in [(MatrixPart::Scales, 0), (MatrixPart::Biases, width)] {

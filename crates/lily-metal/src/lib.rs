@@ -5,7 +5,7 @@
 //! is concurrent and has a barrier exactly where the plan has the border of a stage.
 //!
 //! Everything that is a decision is a plain function over plain data and is tested on any system:
-//! where weights lie (`weights`, `arena`), what one command buffer holds (`encoding`), which memory is
+//! where weights lie (`weights`, `mapped`, `arena`), what one command buffer holds (`encoding`), which memory is
 //! resident together (`residency`), whether the tensor units are used (`gate`). What remains are the
 //! calls of Metal, and they exist only on macOS; elsewhere [`open`] refuses.
 //!
@@ -20,6 +20,7 @@ mod arena;
 mod encoding;
 mod error;
 mod gate;
+mod mapped;
 mod options;
 mod places;
 mod residency;

@@ -1,8 +1,10 @@
 //! Memory that the GPU and the host share, and its residency.
 
+use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use lily_checkpoint::Mapping;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{
@@ -12,6 +14,7 @@ use objc2_metal::{
 
 use crate::MetalError;
 use crate::arena::Arenas;
+use crate::mapped::Mapped;
 use crate::residency;
 
 /// Where buffers come from: the device, and the residency sets of its queue.
@@ -85,6 +88,46 @@ impl Heap {
         buffers.pop().ok_or(MetalError::Object { what: "buffer" })
     }
 
+    /// One buffer per stretch of a mapped file, where it lies.
+    pub(crate) fn wrap_all(
+        self: &Arc<Self>,
+        what: &str,
+        mapped: &Mapped,
+    ) -> Result<Vec<SharedBuffer>, MetalError> {
+        autoreleasepool(|_| {
+            let buffers = mapped.spans.iter().map(|span| self.wrap(what, mapped, span.clone()));
+            let mut buffers = buffers.collect::<Result<Vec<_>, _>>()?;
+            self.admit(&mut buffers)?;
+            Ok(buffers)
+        })
+    }
+
+    fn wrap(
+        self: &Arc<Self>,
+        what: &str,
+        mapped: &Mapped,
+        span: Range<usize>,
+    ) -> Result<SharedBuffer, MetalError> {
+        let length = span.len();
+        let refused = || MetalError::Memory { what: what.to_owned(), bytes: length as u64 };
+        let base = NonNull::from(&mapped.mapping.bytes()[span]).cast::<u8>();
+        let options =
+            MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
+        // SAFETY: the stretch starts on a page and is whole pages long (`Mapped::of`), and it stays
+        // mapped as long as the buffer, which holds the mapping. The mapping is read-only: no kernel
+        // writes weights (`lily_kernels::check`), and nothing on the host writes this buffer.
+        let raw = unsafe {
+            self.device.newBufferWithBytesNoCopy_length_options_deallocator(
+                base.cast(),
+                length,
+                options,
+                None,
+            )
+        };
+        let (raw, mapping) = (raw.ok_or_else(refused)?, Some(Arc::clone(&mapped.mapping)));
+        Ok(SharedBuffer { raw, base, length, heap: Arc::clone(self), set: None, mapping })
+    }
+
     fn buffer(self: &Arc<Self>, what: &str, bytes: u64) -> Result<SharedBuffer, MetalError> {
         let refused = || MetalError::Memory { what: what.to_owned(), bytes };
         // Metal makes no buffer of no bytes.
@@ -93,7 +136,8 @@ impl Heap {
             MTLResourceOptions::StorageModeShared | MTLResourceOptions::HazardTrackingModeUntracked;
         let raw = self.device.newBufferWithLength_options(length, options).ok_or_else(refused)?;
         let base = raw.contents().cast();
-        Ok(SharedBuffer { raw, base, length, heap: Arc::clone(self), set: None })
+        let heap = Arc::clone(self);
+        Ok(SharedBuffer { raw, base, length, heap, set: None, mapping: None })
     }
 
     /// Makes buffers resident, with one commit per set.
@@ -165,6 +209,8 @@ pub(crate) struct SharedBuffer {
     heap: Arc<Heap>,
     /// Index of its residency set.
     set: Option<usize>,
+    /// The file whose bytes these are, if they are not the buffer's own.
+    mapping: Option<Arc<Mapping>>,
 }
 
 // SAFETY: reference counts of Objective-C objects are atomic, and a buffer has no thread affinity.
@@ -189,6 +235,7 @@ impl SharedBuffer {
     /// No command that touches the buffer may be in flight. (Whoever is `&mut` is the only owner on
     /// this side.)
     pub(crate) unsafe fn bytes_mut(&mut self) -> &mut [u8] {
+        assert!(self.mapping.is_none(), "a mapped file is not written");
         // SAFETY: `contents` of a shared buffer are `length` bytes that live as long as the buffer;
         // `&mut self` excludes others on the host, the caller excludes the GPU. Metal maps fresh
         // memory, so every byte is initialised.
@@ -200,6 +247,7 @@ impl SharedBuffer {
     /// # Safety
     /// Neither a command in flight nor another thread may touch these bytes.
     pub(crate) unsafe fn write(&self, offset: u64, bytes: &[u8]) {
+        assert!(self.mapping.is_none(), "a mapped file is not written");
         let to = self.at(offset, bytes.len());
         // SAFETY: `at` checked the range; the caller excludes everybody else; no Rust reference to the
         // contents exists while the buffer is shared.
@@ -221,6 +269,7 @@ impl SharedBuffer {
     /// # Safety
     /// As [`SharedBuffer::write`].
     pub(crate) unsafe fn zero(&self, offset: u64, bytes: u64) {
+        assert!(self.mapping.is_none(), "a mapped file is not written");
         let bytes = usize::try_from(bytes).expect("inside the buffer");
         let to = self.at(offset, bytes);
         // SAFETY: as in `write`.
@@ -254,6 +303,12 @@ impl SharedArenas {
     pub(crate) fn new(heap: &Arc<Heap>, what: &str, layout: Arenas) -> Result<Self, MetalError> {
         let buffers = heap.allocate_all(what, &layout.buffers)?;
         Ok(SharedArenas { layout, buffers })
+    }
+
+    /// The weights of a mapped file where they lie.
+    pub(crate) fn mapped(heap: &Arc<Heap>, what: &str, mapped: Mapped) -> Result<Self, MetalError> {
+        let buffers = heap.wrap_all(what, &mapped)?;
+        Ok(SharedArenas { layout: mapped.layout, buffers })
     }
 
     /// The buffer of an array, and where the array starts in it.

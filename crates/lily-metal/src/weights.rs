@@ -84,7 +84,8 @@ pub(crate) fn fill<'a>(
     })
 }
 
-fn readers() -> usize {
+/// Threads that read.
+pub(crate) fn readers() -> usize {
     std::thread::available_parallelism().map_or(1, std::num::NonZero::get).min(MOST_READERS)
 }
 

@@ -22,6 +22,7 @@ use crate::encoding::{CommandBuffer, command_buffers};
 use crate::gate;
 use crate::kernels::KernelStore;
 use crate::launch::PreparedLaunch;
+use crate::mapped::Mapped;
 use crate::memory::{Heap, SharedArenas, SharedBuffer};
 use crate::options::MetalOptions;
 use crate::places::{Places, SessionTable};
@@ -63,25 +64,32 @@ struct PreparedPlan {
 }
 
 impl MetalModel {
-    /// Reads the weights of a checkpoint.
+    /// Reads the weights of a checkpoint, or uses those of a `.lily` file where it is mapped.
     pub(crate) fn load(
         device: &MetalDevice,
         checkpoint: &Checkpoint,
         progress: &dyn Progress,
     ) -> Result<Self, DeviceError> {
-        let fill = |layout: &Arenas, buffers: Vec<&mut [u8]>| {
-            weights::fill(checkpoint, layout, buffers, progress)
+        let manifest = checkpoint.manifest();
+        let weights = |heap: &Arc<Heap>| {
+            if let Some(mapped) = Mapped::of(checkpoint, heap.cap()) {
+                mapped.touch(manifest.bytes(), progress);
+                return SharedArenas::mapped(heap, "weights", mapped).map_err(|e| e.at("load"));
+            }
+            filled(heap, manifest, |layout, buffers| {
+                weights::fill(checkpoint, layout, buffers, progress)
+            })
         };
         let tuning = Tuning { tensor_units: device.tensor_units(), ..Tuning::default() };
-        MetalModel::new(device, checkpoint.manifest().clone(), tuning, fill)
+        MetalModel::new(device, manifest.clone(), tuning, weights)
     }
 
-    /// A model whose weights `fill` writes into the buffers of a layout.
+    /// A model whose weights `weights` puts into device memory.
     fn new(
         device: &MetalDevice,
         manifest: Manifest,
         tuning: Tuning,
-        fill: impl FnOnce(&Arenas, Vec<&mut [u8]>) -> Result<(), DeviceError>,
+        weights: impl FnOnce(&Arc<Heap>) -> Result<SharedArenas, DeviceError>,
     ) -> Result<Self, DeviceError> {
         let at_load = |error: MetalError| error.at("load");
         let facts = Arc::clone(&device.facts);
@@ -91,13 +99,7 @@ impl MetalModel {
         let set_bytes = set_bytes.min(facts.limits.buffer_bytes);
         let sets = !gate::is_paravirtual(&facts.name);
         let heap = Heap::new(device.raw.clone(), queue.raw().clone(), sets, set_bytes);
-        let overflow = || MetalError::Memory { what: "weights".to_owned(), bytes: u64::MAX };
-        let layout = weights::layout(&manifest, heap.cap()).ok_or_else(|| at_load(overflow()))?;
-        let mut weights = SharedArenas::new(&heap, "weights", layout).map_err(at_load)?;
-        let SharedArenas { layout, buffers } = &mut weights;
-        // SAFETY: no command knows the buffers yet.
-        let bytes = buffers.iter_mut().map(|buffer| unsafe { buffer.bytes_mut() }).collect();
-        fill(layout, bytes)?;
+        let weights = weights(&heap)?;
         let scratch = Arc::new(heap.allocate("scratch", 0).map_err(at_load)?);
         Ok(MetalModel {
             manifest,
@@ -184,6 +186,23 @@ impl MetalModel {
         own.filter(|own| own.matches(&self.session))
             .ok_or_else(|| lost("the sequence was not made for the plans of this model"))
     }
+}
+
+/// Memory for the weights of a manifest, which `fill` writes.
+fn filled(
+    heap: &Arc<Heap>,
+    manifest: &Manifest,
+    fill: impl FnOnce(&Arenas, Vec<&mut [u8]>) -> Result<(), DeviceError>,
+) -> Result<SharedArenas, DeviceError> {
+    let at_load = |error: MetalError| error.at("load");
+    let overflow = || MetalError::Memory { what: "weights".to_owned(), bytes: u64::MAX };
+    let layout = weights::layout(manifest, heap.cap()).ok_or_else(|| at_load(overflow()))?;
+    let mut weights = SharedArenas::new(heap, "weights", layout).map_err(at_load)?;
+    let SharedArenas { layout, buffers } = &mut weights;
+    // SAFETY: no command knows the buffers yet.
+    let bytes = buffers.iter_mut().map(|buffer| unsafe { buffer.bytes_mut() }).collect();
+    fill(layout, bytes)?;
+    Ok(weights)
 }
 
 impl LoadedModel for MetalModel {

@@ -1,13 +1,15 @@
 //! Runs the trial of the tensor units.
 
+use std::sync::Arc;
+
 use lily_device::LoadedModel;
 use lily_device::compare::{Prepared, compare_steps};
 use lily_kernels::lower::Tuning;
 use lily_plan::valid::ValidPlan;
 
-use crate::arena::Arenas;
 use crate::device::MetalDevice;
-use crate::model::MetalModel;
+use crate::memory::Heap;
+use crate::model::{MetalModel, filled};
 use crate::trial;
 
 /// Whether the tensor kernels compile here and agree with the simdgroup kernels; if not, why.
@@ -16,11 +18,13 @@ pub(crate) fn trial(device: &MetalDevice) -> Result<(), String> {
     let valid = ValidPlan::new(plan.clone()).map_err(|error| error.to_string())?;
     let model = |tensor_units| {
         let tuning = Tuning { tensor_units, ..Tuning::default() };
-        let fill = |layout: &Arenas, buffers: Vec<&mut [u8]>| {
-            trial::fill(&manifest, layout, buffers);
-            Ok(())
+        let weights = |heap: &Arc<Heap>| {
+            filled(heap, &manifest, |layout, buffers| {
+                trial::fill(&manifest, layout, buffers);
+                Ok(())
+            })
         };
-        let model = MetalModel::new(device, manifest.clone(), tuning, fill);
+        let model = MetalModel::new(device, manifest.clone(), tuning, weights);
         let mut model = model.map_err(|error| error.to_string())?;
         let plan = model.prepare(valid.clone()).map_err(|error| error.to_string())?;
         Ok::<_, String>((model, plan))
