@@ -181,6 +181,8 @@ struct Compared {
     elements: usize,
     unequal: usize,
     integers: bool,
+    /// Expected elements that are numbers.
+    finite: usize,
     /// Sums of squares.
     difference: f64,
     expected: f64,
@@ -215,6 +217,7 @@ impl Compared {
         }
         let [expected, found] = [expected, found].map(|bits| f64::from(f32::from_bits(bits)));
         if expected.is_finite() {
+            self.finite += 1;
             self.expected += expected * expected;
         }
         let difference = match expected == found || (expected.is_nan() && found.is_nan()) {
@@ -229,6 +232,10 @@ impl Compared {
     fn relative(&self) -> f64 {
         if self.integers {
             return self.unequal as f64 / self.elements.max(1) as f64;
+        }
+        if self.finite == 0 {
+            // Two devices that agree on nothing but NaN have shown nothing.
+            return f64::INFINITY;
         }
         ratio(self.difference.sqrt(), self.expected.sqrt())
     }
@@ -269,6 +276,11 @@ mod tests {
         assert_eq!(compared(&[1.0, 2.0], &[1.0, poison]).relative(), f64::INFINITY);
         assert_eq!(compared(&[1.0, poison], &[1.0, poison]).relative(), 0.0);
         assert_eq!(compared(&[0.0], &[1.0]).relative(), f64::INFINITY);
+    }
+
+    #[test]
+    fn agreement_on_nothing_but_nan_is_no_agreement() {
+        assert_eq!(compared(&[f32::NAN; 3], &[f32::NAN; 3]).relative(), f64::INFINITY);
     }
 
     #[test]

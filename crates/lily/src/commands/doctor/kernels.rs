@@ -32,12 +32,23 @@ impl Verdict {
         self.worst.relative <= self.tolerance
     }
 
+    /// What runs where this kernel cannot be used.
+    fn fallback(&self) -> String {
+        match fusion_of(self.op) {
+            Some(fusion) => format!("the unfused steps (without `{fusion}`)"),
+            None => "the processor".to_owned(),
+        }
+    }
+
     pub(super) fn text(&self) -> String {
         let verdict = if self.passed() { "ok" } else { "FAILED" };
         format!(
             "{:<20} {:<8} {:>4} results, difference {:.1e} of {:.0e} allowed  {verdict}",
             self.op, self.phase, self.steps, self.worst.relative, self.tolerance
-        ) + &if self.passed() { String::new() } else { format!(": {}", self.worst.step) }
+        ) + &match self.passed() {
+            true => String::new(),
+            false => format!(" at {}, falls back to {}", self.worst.step, self.fallback()),
+        }
     }
 
     pub(super) fn json(&self) -> Value {
@@ -51,6 +62,7 @@ impl Verdict {
             "largest_difference": finite(self.worst.largest),
             "tolerance": self.tolerance,
             "passed": self.passed(),
+            "falls_back_to": (!self.passed()).then(|| self.fallback()),
         })
     }
 }

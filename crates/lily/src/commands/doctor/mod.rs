@@ -125,10 +125,13 @@ impl Report {
                 }
             }
         }
-        line("reads", format!("{:.1} GB/s of weights while decoding", self.rates.read));
+        line(
+            "reads",
+            format!("{:.1} GB/s of weights in one matrix-vector product", self.rates.read),
+        );
         line(
             "products",
-            format!("{:.3} TFLOP/s in a prefill of {} rows", self.rates.tflops, rates::ROWS),
+            format!("{:.3} TFLOP/s in products of {} rows", self.rates.tflops, self.rates.rows),
         );
         if let Some(agreement) = &self.published {
             line("published", agreement.text());
@@ -150,6 +153,7 @@ impl Report {
             "kernels": self.kernels.iter().map(Verdict::json).collect::<Vec<_>>(),
             "read_gb_per_s": self.rates.read,
             "product_tflop_per_s": self.rates.tflops,
+            "product_rows": self.rates.rows,
             "published": self.published.as_ref().map(published::Agreement::json),
             "passed": !self.failed(),
             "advice": self.advice(),
