@@ -38,7 +38,8 @@ impl Executable {
                 let may = submission == Submission::Stream && programmatic != Programmatic::Off;
                 let ready = order.steps.iter().enumerate().map(|(at, &step)| {
                     let launch = &launches[step];
-                    // The first step follows a copy, not a kernel.
+                    // The first step never starts early: kernels read control block, cache and state
+                    // of the run before ahead of their wait.
                     let early = may && at > 0 && launch.function.waits;
                     (launch.step.clone(), launch.at(buffers), early)
                 });

@@ -31,7 +31,7 @@ fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
     let resources = match compile_kernels(&kernels, "sm_90a") {
         Ok(resources) => resources,
         Err(error @ CudaError::NoCompiler) => {
-            assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none(), "{error}");
+            assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{error}");
             eprintln!("skipped: {error}");
             return;
         }

@@ -45,6 +45,33 @@ pub struct Difference {
     pub largest: f64,
 }
 
+impl Difference {
+    /// Whether rounding explains it: the norm is within `relative`, and no single element is off by
+    /// much more, as one wrong tile among many right ones would be. Integers must be equal.
+    pub fn within(&self, relative: f64) -> bool {
+        match self.elem {
+            Elem::U32 => self.unequal == 0,
+            Elem::F32 | Elem::Bf16 => {
+                self.relative <= relative && self.largest <= MOST_OF_ONE * relative
+            }
+        }
+    }
+
+    /// How far beyond [`Difference::within`] it is: at most 1 is within.
+    pub fn excess(&self, relative: f64) -> f64 {
+        match self.elem {
+            Elem::U32 if self.unequal == 0 => 0.0,
+            Elem::U32 => f64::INFINITY,
+            Elem::F32 | Elem::Bf16 => {
+                (self.relative / relative).max(self.largest / (MOST_OF_ONE * relative))
+            }
+        }
+    }
+}
+
+/// A single element may be off by so many times what all together may.
+const MOST_OF_ONE: f64 = 25.0;
+
 /// A plan prepared on one device.
 #[derive(Clone, Copy)]
 pub struct Prepared<'a> {
@@ -52,6 +79,26 @@ pub struct Prepared<'a> {
     pub model: &'a dyn LoadedModel,
     /// The plan there.
     pub plan: PlanId,
+}
+
+/// Position and active rows of the control block among a plan's buffers.
+///
+/// # Panics
+/// When there is no such buffer, or the two do not fit the plan: kernels trust them.
+pub fn control(plan: &Plan, buffers: &[Vec<u8>]) -> (usize, usize) {
+    let bytes = &buffers[plan.ports.control.0 as usize];
+    let word = |at: usize| {
+        let word = bytes[at..at + 4].try_into().expect("4 bytes");
+        u32::from_le_bytes(word) as usize
+    };
+    let (position, rows) = (word(0), word(4));
+    assert!(
+        (1..=plan.rows).contains(&rows) && position + rows <= plan.capacity,
+        "{rows} rows at position {position} in a plan of {} rows and {} positions",
+        plan.rows,
+        plan.capacity
+    );
+    (position, rows)
 }
 
 /// Runs every step of a plan on two devices with the same bytes and reports each written operand.
@@ -281,6 +328,26 @@ mod tests {
     #[test]
     fn agreement_on_nothing_but_nan_is_no_agreement() {
         assert_eq!(compared(&[f32::NAN; 3], &[f32::NAN; 3]).relative(), f64::INFINITY);
+    }
+
+    #[test]
+    fn one_wrong_tile_among_many_right_ones_is_not_within() {
+        let expected: Vec<f32> = (0..100_000).map(|i| (i % 17) as f32 - 8.0).collect();
+        let mut found = expected.clone();
+        found[..8].fill(0.0);
+        let compared = compared(&expected, &found);
+        let difference = Difference {
+            step: "step".to_owned(),
+            op: "op",
+            operand: "out",
+            elem: Elem::F32,
+            elements: compared.elements,
+            unequal: compared.unequal,
+            relative: compared.relative(),
+            largest: compared.largest(),
+        };
+        assert!(difference.relative <= 2e-2, "the norm alone does not see it");
+        assert!(!difference.within(2e-2) && difference.excess(2e-2) > 1.0);
     }
 
     #[test]

@@ -56,7 +56,8 @@ pub trait Device: Send + Sync {
     /// What it is.
     fn facts(&self) -> DeviceFacts;
 
-    /// Copies all weights of the checkpoint's manifest into device memory.
+    /// Brings all weights of the checkpoint's manifest to the device, which may use those of a `.lily`
+    /// file where it is mapped.
     ///
     /// # Errors
     /// [`DeviceError::Read`] when a file fails, [`DeviceError::Memory`] when memory runs out.
@@ -133,6 +134,9 @@ pub trait LoadedModel: Send + Sync {
     /// # Errors
     /// [`DeviceError::Unsupported`] where the device cannot do this, [`DeviceError::Memory`] when
     /// memory runs out, [`DeviceError::Lost`] when the device failed.
+    ///
+    /// # Panics
+    /// When the buffers are not those of the plan, or their control block does not fit it.
     fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
         let _ = (plan, step, buffers);
         Err(DeviceError::Unsupported { what: "running a step alone".to_owned() })

@@ -3,7 +3,7 @@
 use std::ptr::NonNull;
 
 use lily_kernels::launch::{Binding, Extent, Launch};
-use lily_plan::buffer::{BufferId, WeightId};
+use lily_plan::buffer::{BufferId, Region, WeightId};
 use objc2::runtime::ProtocolObject;
 use objc2_metal::{MTLComputeCommandEncoder, MTLSize};
 
@@ -24,8 +24,8 @@ pub(crate) struct PreparedLaunch {
 enum Bound {
     /// Index into the weights.
     Weight(usize),
-    /// A buffer of the plan, and bytes from its start.
-    Region(BufferId, u64),
+    /// Bytes of a buffer of the plan.
+    Region(Region),
     /// Bytes of a struct.
     Params(Vec<u8>),
 }
@@ -62,7 +62,7 @@ impl PreparedLaunch {
         weight: impl Fn(WeightId) -> usize,
     ) -> PreparedLaunch {
         let bind = |binding: &Binding| match binding {
-            Binding::Region(region) => Bound::Region(region.buffer, region.bytes.start),
+            Binding::Region(region) => Bound::Region(region.clone()),
             Binding::Weight(id) => Bound::Weight(weight(*id)),
             Binding::Params(bytes) => Bound::Params(bytes.clone()),
         };
@@ -89,9 +89,11 @@ impl PreparedLaunch {
         for (index, bound) in self.bindings.iter().enumerate() {
             let (buffer, offset) = match bound {
                 Bound::Weight(weight) => memory.weights.locate(*weight),
-                Bound::Region(buffer, start) => {
-                    let (raw, offset) = memory.locate(*buffer);
-                    (raw, offset + start)
+                Bound::Region(region) => {
+                    let (raw, offset) = memory.locate(region.buffer);
+                    let end = offset + region.bytes.end;
+                    assert!(end <= raw.len(), "binding {index} is outside of its buffer");
+                    (raw, offset + region.bytes.start)
                 }
                 Bound::Params(bytes) => {
                     // SAFETY: the limits were checked: the index exists, the bytes are 1 to 4096;

@@ -101,6 +101,8 @@ impl Queue {
             encode(&encoder);
             encoder.raw.updateFence(&self.fence);
             drop(encoder);
+            // The command buffer retains neither what it binds nor the fence.
+            let keep: Arc<dyn Any + Send + Sync> = Arc::new((keep, self.fence.clone()));
             submitted.watch(&commands, label, keep);
             commands.commit();
             self.fenced.store(true, Ordering::Relaxed);

@@ -38,9 +38,16 @@ fn every_command_takes_a_pack() {
     let file = packed(&dir);
     let ids = |path: &[&str]| stdout(["tokenize", "hello there"].iter().chain(path));
     assert_eq!(ids(&["--model-path", &file]), ids(&[]));
-    let plan = |path: &[&str]| stdout(["plan", "--json"].iter().chain(path));
-    assert_eq!(plan(&["--model-path", &file]).len(), plan(&[]).len());
-    assert!(stdout(["inspect", "--model-path", &file]).contains("demo"));
+    let plan = |path: &[&str]| json(["plan", "--json"].iter().chain(path));
+    let (of_pack, of_demo) = (plan(&["--model-path", &file]), plan(&[]));
+    for figure in ["steps", "stages", "state_bytes"] {
+        assert!(of_demo[figure].as_u64().is_some(), "{figure}: {of_demo}");
+        assert_eq!(of_pack[figure], of_demo[figure], "{figure}");
+    }
+    let facts = |path: &[&str]| json(["inspect", "--json"].iter().chain(path));
+    let (of_pack, of_demo) = (facts(&["--model-path", &file]), facts(&[]));
+    assert!(of_demo["parameters"].is_number(), "{of_demo}");
+    assert_eq!(of_pack["parameters"], of_demo["parameters"]);
 }
 
 #[test]

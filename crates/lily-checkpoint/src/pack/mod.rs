@@ -12,8 +12,11 @@
 //! All numbers are little-endian. The header lists the side files (`config.json`, tokenizer,
 //! template) and the weights in the order of the forward pass, each with offset, size and CRC-32.
 //! A matrix is stored as [`crate::packed`] lays it out; vectors and convolutions are `f32` with their
-//! effective values. Every entry starts on a page of any system, so that the file is mapped and used
+//! effective values. Every entry starts on a page of Apple Silicon, so that the file is mapped and used
 //! where it lies.
+//!
+//! A file in use must not be truncated or overwritten in place: the program that has mapped it would end
+//! with a bus error. `lily pack --force` replaces a file by renaming another over it, which is safe.
 
 mod read;
 mod write;

@@ -76,10 +76,8 @@ pub(crate) fn run(args: &StepsArgs) -> Result<Verdict> {
 /// bfloat16, one row does not; integers must be equal.
 fn tolerance(difference: &Difference, rows: usize) -> f64 {
     match difference.elem {
-        Elem::U32 => 0.0,
-        Elem::Bf16 => 1e-2,
-        Elem::F32 if rows > 1 => 1e-2,
-        Elem::F32 => 1e-3,
+        Elem::F32 if rows == 1 => 1e-3,
+        Elem::F32 | Elem::Bf16 | Elem::U32 => 1e-2,
     }
 }
 
@@ -111,13 +109,13 @@ fn entry(d: &Difference, rows: usize) -> Value {
 /// Prints the worst of each operation; returns how many steps are wrong.
 fn show(differences: &[Difference], rows: usize) -> usize {
     for d in worst(differences) {
-        let verdict = if d.relative <= tolerance(d, rows) { "" } else { "  WRONG" };
+        let verdict = if d.within(tolerance(d, rows)) { "" } else { "  WRONG" };
         eprintln!(
             "  {:<20} {:<12} relative {:.1e} largest {:.1e} ({} of {} unequal) {}{verdict}",
             d.op, d.operand, d.relative, d.largest, d.unequal, d.elements, d.step
         );
     }
-    let is_wrong = |d: &&Difference| d.relative > tolerance(d, rows);
+    let is_wrong = |d: &&Difference| !d.within(tolerance(d, rows));
     let wrong: Vec<&Difference> = differences.iter().filter(is_wrong).collect();
     eprintln!("  {} results compared, {} wrong", differences.len(), wrong.len());
     wrong.len()

@@ -143,7 +143,9 @@ impl CudaModel {
         let ports = Ports::new(&self.context, plan.plan())?;
         let places = places(&plan, &session, &ports);
         if plan.arena_bytes() > self.arena.len() {
-            // The old arena first, so that both need not fit.
+            // The old arena first, so that both need not fit. The graphs of sequences made before know
+            // its address: a new table refuses them, even where the allocation fails.
+            self.session = Arc::new(SessionTable::clone(&self.session));
             self.arena = DeviceMemory::zeroed(&self.context, "scratch", 0)?;
             self.arena = DeviceMemory::zeroed(&self.context, "scratch", plan.arena_bytes())?;
         }

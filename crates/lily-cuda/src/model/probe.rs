@@ -1,5 +1,6 @@
 //! One step alone, to compare devices.
 
+use lily_device::compare::control;
 use lily_device::{DeviceError, PlanId};
 
 use crate::error::{CudaError, driver};
@@ -21,6 +22,7 @@ impl CudaModel {
         // Every buffer in memory of its own size, so that a checker sees accesses beyond it.
         let declared = &prepared.plan.plan().buffers;
         assert_eq!(buffers.len(), declared.len(), "one content per buffer of the plan");
+        control(prepared.plan.plan(), buffers);
         let mut memory: Vec<Option<DeviceMemory>> = declared.iter().map(|_| None).collect();
         for id in launch.buffers() {
             let index = id.0 as usize;

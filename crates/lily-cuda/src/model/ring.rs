@@ -1,5 +1,6 @@
 //! The tokens that decode steps choose, in memory that the device writes and the host reads.
 
+use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
@@ -20,11 +21,16 @@ const AHEAD: usize = 3;
 /// step need no copy.
 #[derive(Debug)]
 pub(crate) struct Ring {
-    memory: Pinned,
+    /// Keeps the slots; nobody looks at them through it while steps are in flight.
+    _memory: Pinned,
+    slots: NonNull<u32>,
     len: usize,
     /// One per step in flight.
     ends: Vec<CudaEvent>,
 }
+
+// SAFETY: the pointer is the ring's own memory, which has no thread affinity.
+unsafe impl Send for Ring {}
 
 impl Ring {
     /// The ring's buffer and its slots, where the plan has one.
@@ -38,13 +44,15 @@ impl Ring {
     pub(crate) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, CudaError> {
         let ends = (0..flight(len)).map(|_| context.new_event(None));
         let ends = ends.collect::<Result<_, _>>().map_err(driver("cuEventCreate"))?;
-        Ok(Ring { memory: Pinned::zeroed(context, 4 * len as u64)?, len, ends })
+        let mut memory = Pinned::zeroed(context, 4 * len.max(1) as u64)?;
+        let slots = NonNull::from(&mut memory.bytes_mut()[..4]).cast();
+        Ok(Ring { _memory: memory, slots, len, ends })
     }
 
     /// Where the device writes. With unified addressing, which every 64-bit system has, page-locked
     /// memory has one address on both sides.
     pub(crate) fn address(&self) -> Address {
-        self.memory.bytes().as_ptr() as Address
+        self.slots.as_ptr() as Address
     }
 
     /// Steps that may be in flight.
@@ -61,10 +69,10 @@ impl Ring {
     pub(crate) fn take(&self, step: usize, position: usize) -> Result<u32, CudaError> {
         let ended = self.ends[step % self.ends.len()].synchronize();
         ended.map_err(driver("cuEventSynchronize"))?;
-        let slot = self.memory.bytes()[4 * (position % self.len)..].as_ptr().cast::<u32>();
-        // SAFETY: the slot lies inside the memory, which is aligned far beyond 4 bytes. The device
-        // wrote it before the event; a volatile read, because the compiler does not see that.
-        Ok(unsafe { slot.read_volatile() })
+        // SAFETY: the slot is one of `len` in memory that lives as long as the ring and is aligned far
+        // beyond 4 bytes. The device wrote it before the event and steps in flight write other slots; a
+        // volatile read, because the compiler sees neither.
+        Ok(unsafe { self.slots.add(position % self.len).read_volatile() })
     }
 }
 

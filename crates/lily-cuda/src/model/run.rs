@@ -2,6 +2,7 @@
 
 use std::sync::{MutexGuard, PoisonError};
 
+use cudarc::driver::CudaStream;
 use lily_device::{DeviceError, PlanId, Sequence};
 use lily_plan::op::NO_TOKEN;
 
@@ -26,6 +27,7 @@ impl CudaModel {
         let _running = self.lock();
         let mut ports = prepared.ports();
         self.context.bind_to_thread().map_err(driver("cuCtxSetCurrent")).map_err(start)?;
+        let _drain = Drain(&self.stream);
         ports.send(tokens, position, &self.stream).map_err(start)?;
         self.submit(plan, sequence)?;
         ports.fetch(tokens.len(), &self.stream).map_err(start)?;
@@ -52,6 +54,7 @@ impl CudaModel {
         let _running = self.lock();
         let mut ports = prepared.ports();
         self.context.bind_to_thread().map_err(driver("cuCtxSetCurrent")).map_err(start)?;
+        let _drain = Drain(&self.stream);
         ports.send(&[token], position, &self.stream).map_err(start)?;
         let (_, ring) = ports.ring.as_ref().expect("the caller has asked for it");
         let within = |error: CudaError| error.at(prepared.label());
@@ -98,6 +101,17 @@ impl CudaModel {
     fn wait(&self, prepared: &PreparedPlan) -> Result<(), DeviceError> {
         let waited = self.stream.synchronize().map_err(driver("cuStreamSynchronize"));
         waited.map_err(|error| error.at(prepared.label()))
+    }
+}
+
+/// Waits for everything submitted before the lock of a run is given up, also on an error or a panic of
+/// the caller's function: the next run writes the same pinned memory.
+struct Drain<'a>(&'a CudaStream);
+
+impl Drop for Drain<'_> {
+    fn drop(&mut self) {
+        // A failure was reported by the run, or will be by the next.
+        let _ = self.0.synchronize();
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use lily_device::DeviceError;
+use lily_device::compare::control;
 use lily_plan::buffer::BufferId;
 use lily_plan::op::{NO_TOKEN, Op};
 use lily_plan::plan::{Phase, Plan};
@@ -68,6 +69,22 @@ impl Keep {
     }
 }
 
+/// Steps that run while the host is elsewhere. They are waited for before the lock of their run is
+/// given up, also on an error or a panic of the caller's function: the next run writes the same ports.
+struct Flight<'m> {
+    model: &'m MetalModel,
+    steps: VecDeque<Submitted>,
+}
+
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        for step in self.steps.drain(..) {
+            // The first failure is the one that was reported.
+            drop(self.model.wait(step));
+        }
+    }
+}
+
 impl MetalModel {
     fn keep(&self, prepared: &PreparedPlan, sequence: &MetalSequence) -> Arc<Keep> {
         Arc::new(Keep {
@@ -120,26 +137,17 @@ impl MetalModel {
         let keep = self.keep(prepared, sequence);
         // SAFETY: the lock is held, and every run waits for its commands before it lets go.
         unsafe { keep.write_input(prepared.plan.plan(), &[token], position) };
-        let mut flight = VecDeque::new();
+        let mut flight = Flight { model: self, steps: VecDeque::new() };
         let (mut fed, mut seen) = (0, 0);
         let mut more = true;
-        let result = loop {
+        loop {
             // A slot must be read before the step that writes it anew is submitted.
-            while more && fed < steps && flight.len() < (AHEAD + 1).min(slots) {
-                match self.submit(prepared, &keep, 1) {
-                    Ok(submitted) => flight.push_back(submitted),
-                    Err(error) => {
-                        // What is in flight is waited for all the same.
-                        flight.drain(..).for_each(|earlier| drop(self.wait(earlier)));
-                        return Err(error);
-                    }
-                }
+            while more && fed < steps && flight.steps.len() < (AHEAD + 1).min(slots) {
+                flight.steps.push_back(self.submit(prepared, &keep, 1)?);
                 fed += 1;
             }
-            let Some(oldest) = flight.pop_front() else { break Ok(fed) };
-            if let Err(error) = self.wait(oldest) {
-                break Err(error);
-            }
+            let Some(oldest) = flight.steps.pop_front() else { return Ok(fed) };
+            self.wait(oldest)?;
             if more {
                 let slot = keep.port(ring) + 4 * ((position + seen) % slots) as u64;
                 let mut bytes = [0; 4];
@@ -150,9 +158,7 @@ impl MetalModel {
                 seen += 1;
                 more = on_token(token) && token != NO_TOKEN && seen < steps;
             }
-        };
-        flight.drain(..).for_each(|later| drop(self.wait(later)));
-        result
+        }
     }
 
     /// One step alone, on memory of its own; see [`lily_device::LoadedModel::probe`].
@@ -181,8 +187,7 @@ impl MetalModel {
             // SAFETY: nobody else knows the memory.
             unsafe { keep.ports.write(offset, bytes) };
         }
-        let control = &buffers[plan.ports.control.0 as usize];
-        let rows = control.get(4..8).and_then(|b| b.try_into().ok()).map_or(1, u32::from_ne_bytes);
+        let (_, rows) = control(plan, buffers);
         let keep = Arc::new(keep);
         let mut submitted = Submitted::new();
         let (label, owner) =
@@ -191,7 +196,7 @@ impl MetalModel {
         let encoded = self.queue.submit(&mut submitted, label, owner, |encoder| {
             // SAFETY: `keep` lives until the command buffer has ended; the memory has all buffers of
             // the plan in their full size.
-            unsafe { keep.launches[step].encode(encoder.raw(), &keep.memory(), rows.max(1)) };
+            unsafe { keep.launches[step].encode(encoder.raw(), &keep.memory(), rows as u32) };
         });
         self.wait(submitted)?;
         encoded.map_err(at_probe)?;
