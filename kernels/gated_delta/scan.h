@@ -1,4 +1,4 @@
-// The gated delta rule over a chunk of rows, token by token, with the state in registers.
+// The gated delta rule over a chunk of rows, a block of tokens at a time, with the state in registers.
 #pragma once
 #include "common/activation.h"
 #include "common/control.h"
@@ -16,20 +16,24 @@
 // control  control block
 //
 // Threadgroup: SIMDGROUPS * 8 value rows of one head, grid (VALUE_HEADS * ceil(VALUE_DIM / (SIMDGROUPS * 8))); rows of
-// the state never meet. Simdgroup: 8 value rows, laid out as state.h says. STAGE tokens at a time are normed and laid
-// into threadgroup memory, in two halves: while one half is worked on, the loads for the other are in flight.
+// the state never meet. Simdgroup: 8 value rows, laid out as state.h says. A stage is one block of BLOCK tokens per
+// simdgroup, which norms it and lays it into threadgroup memory; the loads of the next stage are in flight meanwhile.
 //
-// With S = G S', G the product of the decays since the stage began, a token costs three products per element:
-//   u = G (S' k);  d = sigmoid(b) (v - u);  out = G (S' q) + d (k q);  S' <- S' + (d / G) k
-// Both sums read S' as it was before the token, so neither waits for the other. S' <- G S' at the end of a stage, and
-// before that where G becomes too small to divide by.
+// Within a block, with S the state before it, G(i, j) the product of the decays of tokens i + 1 .. j and G(j) that of
+// all up to j, the rule above becomes
+//   d(j)   = sigmoid(b) (v(j) - G(j) S k(j) - sum_{i < j} G(i, j) k(i)k(j) d(i))
+//   out(j) = G(j) S q(j) + sum_{i <= j} G(i, j) k(i)q(j) d(i)
+//   S     <- G(last) S + sum_i G(i, last) d(i) k(i)^T
+// so the sums over S of all tokens of the block are independent, and only BLOCK numbers per row wait for each other.
+// The products of keys and queries among themselves belong to the staging. BLOCK = 1 is the rule token by token.
 //
-// Threadgroup memory: 2 * STAGE * (2 * KEY_DIM + 8 * SIMDGROUPS + 4) * 4 bytes.
-// Requires KEY_DIM % (4 * LANES) == 0, STAGE % SIMDGROUPS == 0.
-// Order of the sums: within a lane, then over the lanes of a row; the same for every row. Stages count from the first
+// Threadgroup memory: SIMDGROUPS * BLOCK * (2 * KEY_DIM + 8 * SIMDGROUPS + 2 * BLOCK + 4) * 4 bytes.
+// Requires KEY_DIM % (4 * LANES) == 0.
+// Order of the sums: within a lane, then over the lanes of a row; the same for every row. Blocks count from the first
 // row of the chunk, so cutting a prompt into other chunks changes results by rounding only.
-// Source of the idea: several value rows per simdgroup as in packed decode kernels; o = g (S q) + d (k q) as in uzu.
-template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM, int LANES, int SIMDGROUPS, int STAGE, bool ONE>
+// Source of the idea: the chunked form of the delta rule (Yang et al., 2024), with blocks short enough for registers;
+// several value rows per simdgroup as in packed decode kernels.
+template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM, int LANES, int SIMDGROUPS, int BLOCK, bool ONE>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void gated_delta(
     const device uint* control [[buffer(0)]],
     const device float* qkv [[buffer(1)]],
@@ -48,14 +52,15 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM, int LANES,
   constexpr int PER_LANE = (KEY_VECTORS + 31) / 32;     // float4 of a query or key per lane while staging
   constexpr int VALUES = SIMDGROUPS * 8;                // value rows of the threadgroup
   constexpr int VALUES_PER_LANE = (VALUES + 31) / 32;
-  constexpr int TOKENS = STAGE / SIMDGROUPS;            // tokens that a simdgroup stages
+  constexpr int STAGE = SIMDGROUPS * BLOCK;             // tokens
   constexpr int SLICES = (VALUE_DIM + VALUES - 1) / VALUES;
   constexpr int WIDTH = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
-  constexpr float SMALL = 1.0f / 1073741824.0f;         // 2^-30
-  threadgroup float4 keys[2 * STAGE * KEY_VECTORS];
-  threadgroup float4 queries[2 * STAGE * KEY_VECTORS];
-  threadgroup float values[2 * STAGE * VALUES];
-  threadgroup float4 gates[2 * STAGE];                  // decay, 1 / decay, strength, k q
+  threadgroup float4 keys[STAGE * KEY_VECTORS];
+  threadgroup float4 queries[STAGE * KEY_VECTORS];
+  threadgroup float values[STAGE * VALUES];
+  threadgroup float key_keys[STAGE * BLOCK];            // [j, i]: sigmoid(b(j)) G(i, j) k(i)k(j), i < j
+  threadgroup float key_queries[STAGE * BLOCK];         // [j, i]: G(i, j) k(i)q(j), i <= j
+  threadgroup float4 gates[STAGE];                      // of j: G(j), sigmoid(b), G(j) sigmoid(b), G(j, last)
 
   const int head = int(group) / SLICES, slice = int(group) % SLICES;
   const int part = int(lane) / GROUPS;
@@ -75,99 +80,138 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM, int LANES,
     UNROLL for (int i = 0; i < VECTORS; i++) s[r][i] = state4[of * KEY_VECTORS + i * LANES + part];
   }
 
-  float4 q_next[TOKENS][PER_LANE], k_next[TOKENS][PER_LANE];
-  float v_next[TOKENS][VALUES_PER_LANE], a_next[TOKENS], b_next[TOKENS];
+  float4 q_next[BLOCK][PER_LANE], k_next[BLOCK][PER_LANE];
+  float v_next[BLOCK][VALUES_PER_LANE], a_next = 0.0f, b_next = 0.0f;
   for (int t0 = -STAGE; t0 < rows; t0 += STAGE) {
-    // Ask for the next stage.
-    if (t0 + STAGE < rows) {
-      UNROLL for (int i = 0; i < TOKENS; i++) {
-        const int t = min(t0 + STAGE + int(sg) + i * SIMDGROUPS, rows - 1);
+    // Ask for this simdgroup's block of the next stage.
+    const int own = t0 + STAGE + int(sg) * BLOCK;
+    const bool more = t0 + STAGE < rows;
+    if (more) {
+      UNROLL for (int j = 0; j < BLOCK; j++) {
+        const int t = min(own + j, rows - 1);
         const device float* token = qkv + size_t(t) * WIDTH;
-        UNROLL for (int j = 0; j < PER_LANE; j++) {
-          const int c = min(j * 32 + int(lane), KEY_VECTORS - 1);
-          q_next[i][j] = ((const device float4*)(token + key_column))[c];
-          k_next[i][j] = ((const device float4*)(token + KEY_HEADS * KEY_DIM + key_column))[c];
+        UNROLL for (int i = 0; i < PER_LANE; i++) {
+          const int c = min(i * 32 + int(lane), KEY_VECTORS - 1);
+          q_next[j][i] = ((const device float4*)(token + key_column))[c];
+          k_next[j][i] = ((const device float4*)(token + KEY_HEADS * KEY_DIM + key_column))[c];
         }
-        UNROLL for (int j = 0; j < VALUES_PER_LANE; j++) {
-          v_next[i][j] = token[value_column + min(j * 32 + int(lane), min(VALUES, VALUE_DIM - slice * VALUES) - 1)];
+        UNROLL for (int i = 0; i < VALUES_PER_LANE; i++) {
+          v_next[j][i] = token[value_column + min(i * 32 + int(lane), min(VALUES, VALUE_DIM - slice * VALUES) - 1)];
         }
-        a_next[i] = a[size_t(t) * VALUE_HEADS + head];
-        b_next[i] = b[size_t(t) * VALUE_HEADS + head];
       }
+      const int t = min(own + int(lane) % BLOCK, rows - 1);
+      a_next = a[size_t(t) * VALUE_HEADS + head];
+      b_next = b[size_t(t) * VALUE_HEADS + head];
     }
 
-    // Work on this one.
-    const int half_of = (t0 / STAGE) & 1;
+    // Work on this stage. Tokens beyond the last row have strength 0 and no decay.
     const int tokens = t0 < 0 ? 0 : min(STAGE, rows - t0);
-    float whole = 1.0f, inverse = 1.0f;
-    for (int t = 0; t < tokens; t++) {
-      const int at = half_of * STAGE + t;
-      const threadgroup float4* k4 = keys + at * KEY_VECTORS + part;
-      const threadgroup float4* q4 = queries + at * KEY_VECTORS + part;
-      const float4 gate = gates[at];
-      whole *= gate.x;
-      inverse *= gate.y;
-      if (whole < SMALL) {
-        UNROLL for (int r = 0; r < ROWS; r++) {
-          UNROLL for (int i = 0; i < VECTORS; i++) s[r][i] *= whole;
-        }
-        whole = 1.0f;
-        inverse = 1.0f;
-      }
-      float4 k[VECTORS], sk[ROWS], sq[ROWS];
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        sk[r] = float4(0.0f);
-        sq[r] = float4(0.0f);
-      }
+    for (int first = 0; first < tokens; first += BLOCK) {
+      const threadgroup float4* k4 = keys + first * KEY_VECTORS + part;
+      const threadgroup float4* q4 = queries + first * KEY_VECTORS + part;
+      float sk[ROWS * BLOCK], sq[ROWS * BLOCK];         // [r, j]
+      UNROLL for (int n = 0; n < ROWS * BLOCK; n++) sk[n] = sq[n] = 0.0f;
       UNROLL for (int i = 0; i < VECTORS; i++) {
-        k[i] = k4[i * LANES];
-        const float4 q = q4[i * LANES];
+        UNROLL for (int j = 0; j < BLOCK; j++) {
+          const float4 k = k4[j * KEY_VECTORS + i * LANES];
+          const float4 q = q4[j * KEY_VECTORS + i * LANES];
+          UNROLL for (int r = 0; r < ROWS; r++) {
+            sk[r * BLOCK + j] = dot_onto(sk[r * BLOCK + j], s[r][i], k);
+            sq[r * BLOCK + j] = dot_onto(sq[r * BLOCK + j], s[r][i], q);
+          }
+        }
+      }
+      sums_over<GROUPS, ROWS * BLOCK>(sk);
+      sums_over<GROUPS, ROWS * BLOCK>(sq);
+      float d[ROWS][BLOCK];
+      UNROLL for (int j = 0; j < BLOCK; j++) {
+        const int at = first + j;
+        const float4 gate = gates[at];
         UNROLL for (int r = 0; r < ROWS; r++) {
-          sk[r] += s[r][i] * k[i];
-          sq[r] += s[r][i] * q;
+          const int n = r * BLOCK + j;
+          d[r][j] = gate.y * values[at * VALUES + row[r]] - gate.z * sk[n];
+          sq[n] *= gate.x;
+          UNROLL for (int i = 0; i < j; i++) d[r][j] -= key_keys[at * BLOCK + i] * d[r][i];
+          UNROLL for (int i = 0; i <= j; i++) sq[n] += key_queries[at * BLOCK + i] * d[r][i];
         }
       }
-      UNROLL for (int r = 0; r < ROWS; r++) {
-        const float u = whole * row_sum<LANES>(sum_of(sk[r]));
-        const float d = gate.z * (values[at * VALUES + row[r]] - u);
-        const float o = whole * row_sum<LANES>(sum_of(sq[r])) + d * gate.w;
-        const float step = d * inverse;
-        UNROLL for (int i = 0; i < VECTORS; i++) s[r][i] += step * k[i];
-        if (part == 0 && slice * VALUES + row[r] < VALUE_DIM) {
-          out[(size_t(t0 + t) * VALUE_HEADS + head) * VALUE_DIM + slice * VALUES + row[r]] = o;
+      if (part == 0) {
+        UNROLL for (int j = 0; j < BLOCK; j++) {
+          device float* to = out + (size_t(t0 + first + j) * VALUE_HEADS + head) * VALUE_DIM + slice * VALUES;
+          UNROLL for (int r = 0; r < ROWS; r++) {
+            if (first + j < tokens && slice * VALUES + row[r] < VALUE_DIM) to[row[r]] = sq[r * BLOCK + j];
+          }
+        }
+      }
+      UNROLL for (int j = 0; j < BLOCK; j++) {
+        const float left = gates[first + j].w;
+        UNROLL for (int r = 0; r < ROWS; r++) d[r][j] *= left;
+      }
+      const float decay = gates[first + BLOCK - 1].x;
+      UNROLL for (int i = 0; i < VECTORS; i++) {
+        UNROLL for (int r = 0; r < ROWS; r++) s[r][i] *= decay;
+        UNROLL for (int j = 0; j < BLOCK; j++) {
+          const float4 k = k4[j * KEY_VECTORS + i * LANES];
+          UNROLL for (int r = 0; r < ROWS; r++) s[r][i] += d[r][j] * k;
         }
       }
     }
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      UNROLL for (int i = 0; i < VECTORS; i++) s[r][i] *= whole;
-    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+    if (!more) break;                                   // of all threads
 
-    // Norm what has arrived and lay it into the other half, which everybody left before the last barrier.
-    if (t0 + STAGE < rows) {
-      UNROLL for (int i = 0; i < TOKENS; i++) {
-        const int at = (half_of ^ 1) * STAGE + int(sg) + i * SIMDGROUPS;
-        float qq = 0.0f, kk = 0.0f, kq = 0.0f;
-        UNROLL for (int j = 0; j < PER_LANE; j++) {
-          if (j * 32 + int(lane) >= KEY_VECTORS) continue;
-          qq += dot(q_next[i][j], q_next[i][j]);
-          kk += dot(k_next[i][j], k_next[i][j]);
-          kq += dot(k_next[i][j], q_next[i][j]);
+    // Norm what has arrived and lay it where everybody has read.
+    constexpr int PAIRS = BLOCK * (BLOCK + 1) / 2;      // i <= j, at j (j + 1) / 2 + i
+    float sums[2 * PAIRS + BLOCK];                      // k(i)k(j), k(i)q(j), q(j)q(j)
+    UNROLL for (int n = 0; n < 2 * PAIRS + BLOCK; n++) sums[n] = 0.0f;
+    UNROLL for (int c = 0; c < PER_LANE; c++) {
+      UNROLL for (int j = 0; j < BLOCK; j++) {
+        if (c * 32 + int(lane) >= KEY_VECTORS) q_next[j][c] = k_next[j][c] = float4(0.0f);
+        UNROLL for (int i = 0; i <= j; i++) {
+          const int n = j * (j + 1) / 2 + i;
+          sums[n] = dot_onto(sums[n], k_next[i][c], k_next[j][c]);
+          sums[PAIRS + n] = dot_onto(sums[PAIRS + n], k_next[i][c], q_next[j][c]);
         }
-        const float q_scale = 1.0f / precise::sqrt((simd_sum(qq) + L2_EPS) * float(KEY_DIM));
-        const float k_scale = 1.0f / precise::sqrt(simd_sum(kk) + L2_EPS);
-        kq = simd_sum(kq);
-        UNROLL for (int j = 0; j < PER_LANE; j++) {
-          const int c = j * 32 + int(lane);
-          if (c >= KEY_VECTORS) continue;
-          queries[at * KEY_VECTORS + c] = q_next[i][j] * q_scale;
-          keys[at * KEY_VECTORS + c] = k_next[i][j] * k_scale;
-        }
-        UNROLL for (int j = 0; j < VALUES_PER_LANE; j++) {
-          if (j * 32 + int(lane) < VALUES) values[at * VALUES + j * 32 + int(lane)] = v_next[i][j];
-        }
-        const float decay = decay_gate(a_next[i], rate, bias);
-        if (lane == 0) gates[at] = float4(decay, 1.0f / decay, sigmoid(b_next[i]), kq * q_scale * k_scale);
+        sums[2 * PAIRS + j] = dot_onto(sums[2 * PAIRS + j], q_next[j][c], q_next[j][c]);
       }
+    }
+    sums_over<1, 2 * PAIRS + BLOCK>(sums);
+    // Each lane works out the gates of one token of the block, for all.
+    const bool real = own + int(lane) % BLOCK < rows;
+    const float own_decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
+    const float own_strength = real ? sigmoid(b_next) : 0.0f;
+    float q_scale[BLOCK], k_scale[BLOCK], decay[BLOCK], strength[BLOCK];
+    UNROLL for (int j = 0; j < BLOCK; j++) {
+      q_scale[j] = 1.0f / precise::sqrt((sums[2 * PAIRS + j] + L2_EPS) * float(KEY_DIM));
+      k_scale[j] = 1.0f / precise::sqrt(sums[j * (j + 1) / 2 + j] + L2_EPS);
+      decay[j] = simd_shuffle(own_decay, ushort(j));
+      strength[j] = simd_shuffle(own_strength, ushort(j));
+      const int at = int(sg) * BLOCK + j;
+      UNROLL for (int i = 0; i < PER_LANE; i++) {
+        const int c = i * 32 + int(lane);
+        if (c >= KEY_VECTORS) continue;
+        queries[at * KEY_VECTORS + c] = q_next[j][i] * q_scale[j];
+        keys[at * KEY_VECTORS + c] = k_next[j][i] * k_scale[j];
+      }
+      UNROLL for (int i = 0; i < VALUES_PER_LANE; i++) {
+        if (i * 32 + int(lane) < VALUES) values[at * VALUES + i * 32 + int(lane)] = v_next[j][i];
+      }
+    }
+    if (lane == 0) {
+      float whole = 1.0f, reach[BLOCK];                 // reach: G(i, j) of the token j at hand
+      UNROLL for (int j = 0; j < BLOCK; j++) {
+        const int at = int(sg) * BLOCK + j;
+        whole *= decay[j];
+        UNROLL for (int i = 0; i < j; i++) reach[i] *= decay[j];
+        reach[j] = 1.0f;
+        UNROLL for (int i = 0; i <= j; i++) {
+          const int n = j * (j + 1) / 2 + i;
+          const float scale = reach[i] * k_scale[i];
+          if (i < j) key_keys[at * BLOCK + i] = strength[j] * scale * k_scale[j] * sums[n];
+          key_queries[at * BLOCK + i] = scale * q_scale[j] * sums[PAIRS + n];
+        }
+        gates[at] = float4(whole, strength[j], whole * strength[j], 0.0f);
+      }
+      UNROLL for (int j = 0; j < BLOCK; j++) gates[int(sg) * BLOCK + j].w = reach[j];
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }

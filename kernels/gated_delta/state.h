@@ -1,7 +1,7 @@
 // The recurrent state of a value head in the registers of simdgroups.
 //
-// A simdgroup holds 8 value rows of KEY_DIM floats. LANES lanes share one row (4 lanes, one row each; or 8 lanes, two
-// rows each), so a sum over a row costs few shuffles and reads few keys:
+// A simdgroup holds 8 value rows of KEY_DIM floats. LANES lanes share one row (4 lanes: one row each; 8: two; 16:
+// four), so a sum over a row costs few shuffles and reads few keys:
 //   group = lane % (32 / LANES)  which rows: r * (32 / LANES) + group for r < ROWS
 //   part  = lane / (32 / LANES)  which columns: float4 number i * LANES + part
 // Neighbouring lanes have different rows and the same columns, so that one read of a key serves all of them.
@@ -20,6 +20,19 @@ template <int KEY_DIM, int LANES> struct state_layout {
 template <int LANES> METAL_FUNC float row_sum(float v) {
   UNROLL for (int m = 32 / LANES; m < 32; m *= 2) v += simd_shuffle_xor(v, ushort(m));
   return v;
+}
+
+// Sums of N values over the lanes that differ in bits FROM and above, all at once: a shuffle takes long, but the next
+// need not wait for it. Every lane receives them.
+template <int FROM, int N> METAL_FUNC void sums_over(thread float* v) {
+  UNROLL for (int m = FROM; m < 32; m *= 2) {
+    UNROLL for (int n = 0; n < N; n++) v[n] += simd_shuffle_xor(v[n], ushort(m));
+  }
+}
+
+// sum + a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w, in this order.
+METAL_FUNC float dot_onto(float sum, float4 a, float4 b) {
+  return fma(a.w, b.w, fma(a.z, b.z, fma(a.y, b.y, fma(a.x, b.x, sum))));
 }
 
 METAL_FUNC float sum_of(float4 v) { return (v.x + v.y) + (v.z + v.w); }

@@ -14,7 +14,8 @@
 #   bench      speed of all 40 layers (random weights, 19.5 GB)
 #   ablate     each technique off, one at a time, at 512 to 131072 tokens
 #   score      likelihood of 192 tokens through all 40 layers against the CPU: exact products, then
-#              those of bf16, which random weights do not forgive
+#              those of bf16, which random weights do not forgive; then, where $DEMO is the trained
+#              demonstration model, $TEXTS: pairs of its token ids and the first of them to score
 #   all        everything, in this order
 #
 # Results go to results.tgz in $OUT (default out): NAME.json and NAME.log of each section, packed
@@ -126,6 +127,8 @@ score() {
   run score "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 \
     --cuda "activations=f32,$CUDA"
   run score-bf16 "$BIN/prove" score --model "$MODELS/random-40" --context 256 --rows 192 --cuda "$CUDA"
+  [ -z "${DEMO:-}" ] || run score-demo "$BIN/prove" score --model "$DEMO" --context 2048 \
+    --texts "$TEXTS" --cuda "$CUDA"
 }
 
 [ $# -gt 0 ] || set -- all

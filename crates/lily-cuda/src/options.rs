@@ -94,8 +94,8 @@ impl Default for CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, cache=off, cache=FOLDER or \
-     device=N"
+     early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
+     scan_block=N, scan_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -141,6 +141,14 @@ impl CudaOptions {
                 Ok(rows @ (16 | 32 | 64)) => self.tuning.expert_tile_rows = rows,
                 _ => return Err(refused()),
             },
+            Some(("scan_block", n)) => match n.parse() {
+                Ok(tokens @ (1 | 2 | 4 | 8)) => self.tuning.scan_block = tokens,
+                _ => return Err(refused()),
+            },
+            Some(("scan_lanes", n)) => match n.parse() {
+                Ok(lanes @ (4 | 8 | 16)) => self.tuning.scan_lanes = lanes,
+                _ => return Err(refused()),
+            },
             _ => return Err(refused()),
         }
         Ok(())
@@ -173,7 +181,7 @@ mod tests {
 
     #[test]
     fn a_word_that_means_nothing_is_refused_by_name() {
-        for word in ["fast", "cache=", "device=x", "graph ", "expert_tile=8"] {
+        for word in ["fast", "cache=", "device=x", "graph ", "expert_tile=8", "scan_block=3"] {
             assert_eq!(word.parse::<CudaOptions>(), Err(OptionError { word: word.into() }));
         }
     }

@@ -1,4 +1,4 @@
-//! Whole models: tokens and likelihoods against the CPU's, and runs against each other.
+//! Whole models: tokens against the CPU's, and runs against each other.
 
 use std::ops::ControlFlow;
 
@@ -25,21 +25,6 @@ pub(crate) struct TokensArgs {
     /// Tokens of the prompt
     #[arg(long, default_value_t = 96)]
     prompt: usize,
-}
-
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ScoreArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    /// Tokens to score
-    #[arg(long, default_value_t = 193)]
-    tokens: usize,
-    /// Perplexities may differ by this part
-    #[arg(long, default_value_t = 0.0004)]
-    perplexity: f64,
-    /// The most probable token must be the same for this part of the positions
-    #[arg(long, default_value_t = 0.9635)]
-    agreement: f64,
 }
 
 #[derive(Clone, Debug, Args)]
@@ -125,49 +110,6 @@ pub(crate) fn tokens(args: &TokensArgs) -> Result<Verdict> {
         "expected": expected,
     });
     Ok(Verdict { passed: first.is_none() || tie, report })
-}
-
-/// Log-likelihood of `token` and the most probable id.
-fn judge(logits: &[f32], token: u32) -> (f64, usize) {
-    let most = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
-    let sum: f64 = logits.iter().map(|&logit| f64::from(logit - most).exp()).sum();
-    let best = logits.iter().position(|&logit| logit == most).unwrap_or(usize::MAX);
-    (f64::from(logits[token as usize] - most) - sum.ln(), best)
-}
-
-pub(crate) fn score(args: &ScoreArgs) -> Result<Verdict> {
-    let (checkpoint, _folder) = args.model.open()?;
-    let tokens = prompt(args.tokens, checkpoint.config().vocab_size);
-    let scored = &tokens[..tokens.len() - 1];
-    let run = |engine: &Engine| -> Result<Vec<(f64, usize)>> {
-        let mut judged = Vec::new();
-        let start = std::time::Instant::now();
-        engine.new_session()?.score(scored, scored.len(), |position, logits| {
-            judged.push(judge(logits, tokens[position + 1]));
-        })?;
-        eprintln!("{} positions in {:.2} s", judged.len(), start.elapsed().as_secs_f64());
-        Ok(judged)
-    };
-    let found = run(&engine(&args.model, &checkpoint, &args.model.cuda()?, true)?)?;
-    let cpu = CpuDevice::new(CpuOptions::default());
-    let expected = run(&engine(&args.model, &checkpoint, &cpu, true)?)?;
-    let perplexity = |judged: &[(f64, usize)]| {
-        (-judged.iter().map(|(log, _)| log).sum::<f64>() / judged.len() as f64).exp()
-    };
-    let (ours, theirs) = (perplexity(&found), perplexity(&expected));
-    let agreed = found.iter().zip(&expected).filter(|(a, b)| a.1 == b.1).count();
-    let agreement = agreed as f64 / expected.len() as f64;
-    let off = (ours / theirs - 1.0).abs();
-    eprintln!("perplexity {ours:.4} against {theirs:.4} ({:.4} %)", off * 100.0);
-    eprintln!("most probable token equal at {agreed} of {} positions", expected.len());
-    let report = json!({
-        "positions": expected.len(),
-        "perplexity": ours,
-        "perplexity_cpu": theirs,
-        "perplexity_off": off,
-        "agreement": agreement,
-    });
-    Ok(Verdict { passed: off <= args.perplexity && agreement >= args.agreement, report })
 }
 
 pub(crate) fn company(args: &CompanyArgs) -> Result<Verdict> {

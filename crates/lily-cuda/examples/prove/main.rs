@@ -11,6 +11,7 @@ mod facts;
 mod goldens;
 mod models;
 mod once;
+mod score;
 mod steps;
 
 use std::process::ExitCode;
@@ -46,7 +47,7 @@ enum Command {
     /// Greedy tokens against the CPU's.
     Tokens(company::TokensArgs),
     /// Likelihood of given tokens against the CPU's.
-    Score(company::ScoreArgs),
+    Score(score::ScoreArgs),
     /// The same tokens alone, again, and beside another session.
     Company(company::CompanyArgs),
     /// One decode step and one prefill chunk: for compute-sanitizer.
@@ -71,7 +72,7 @@ fn main() -> Result<ExitCode> {
         Command::Steps(args) => steps::run(args)?,
         Command::Goldens(args) => goldens::run(args)?,
         Command::Tokens(args) => company::tokens(args)?,
-        Command::Score(args) => company::score(args)?,
+        Command::Score(args) => score::score(args)?,
         Command::Company(args) => company::company(args)?,
         Command::Once(args) => once::run(args)?,
         Command::Ablate(args) => ablate::run(args)?,

@@ -16,8 +16,8 @@ const SIMDGROUP_ROWS: usize = 8;
 
 const SCAN_SIMDGROUPS: usize = 4;
 
-/// Tokens that the scan stages at a time.
-const SCAN_STAGE: usize = 8;
+/// Floats that fit into 32 KiB.
+const SCAN_FLOATS: usize = 8192;
 
 fn kernel(template: &'static str, args: Vec<String>) -> Kernel {
     Kernel { module: Module::GatedDelta, template, args }
@@ -52,7 +52,8 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
     refuse_key_dim(cx, op.key_dim)?;
     let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim];
     let mut args = shape.map(|n| n.to_string()).to_vec();
-    args.extend([ROW_LANES, SCAN_SIMDGROUPS, SCAN_STAGE].map(|n| n.to_string()));
+    let (lanes, block) = scan_shape(cx, op);
+    args.extend([lanes, SCAN_SIMDGROUPS, block].map(|n| n.to_string()));
     args.push((op.rows == 1).to_string());
     let slices = op.value_dim.div_ceil(SCAN_SIMDGROUPS * SIMDGROUP_ROWS);
     Ok(Launch {
@@ -70,6 +71,22 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
             Binding::Region(op.out.clone()),
         ],
     })
+}
+
+/// Lanes of a row of the state, and tokens of a block.
+fn scan_shape(cx: &Context<'_>, op: &GatedDelta) -> (usize, usize) {
+    let lanes = cx.tuning.scan_lanes;
+    let lanes = if op.key_dim.is_multiple_of(4 * lanes) { lanes } else { ROW_LANES };
+    // What scan.h says it needs.
+    let floats = |block: usize| {
+        let token = 2 * op.key_dim + SIMDGROUP_ROWS * SCAN_SIMDGROUPS + 2 * block + 4;
+        SCAN_SIMDGROUPS * block * token
+    };
+    let mut block = if op.rows == 1 { 1 } else { cx.tuning.scan_block };
+    while block > 1 && floats(block) > SCAN_FLOATS {
+        block /= 2;
+    }
+    (lanes, block)
 }
 
 pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, LowerError> {

@@ -38,6 +38,12 @@ pub struct Tuning {
     pub attention_heads: usize,
     /// What a threadgroup of many-row attention computes.
     pub attention_tile: AttentionTile,
+    /// Tokens that the scan of Gated DeltaNet takes together: 1, 2, 4 or 8; fewer where they would not
+    /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token.
+    pub scan_block: usize,
+    /// Lanes that share a row of its state: 4, 8 or 16; 4 where a row is too short for more. More lanes
+    /// read a key for more rows, but have more partial sums to add.
+    pub scan_lanes: usize,
     /// The tensor-unit library may be used (Metal 4).
     pub tensor_units: bool,
 }
@@ -53,6 +59,8 @@ impl Default for Tuning {
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
+            scan_block: 4,
+            scan_lanes: 8,
             tensor_units: false,
         }
     }
