@@ -37,6 +37,9 @@ fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
         }
         Err(error) => panic!("{error}"),
     };
+    for (kernel, resources) in kernels.iter().zip(&resources).take(large.len()) {
+        eprintln!("{:3} registers: {}", resources.registers, kernel.host_name());
+    }
     let spilling: Vec<String> = (kernels.iter().zip(&resources))
         .filter(|(_, resources)| resources.spilled_bytes > 0 || resources.stack_bytes > 0)
         .map(|(kernel, resources)| format!("{}: {resources:?}", kernel.host_name()))

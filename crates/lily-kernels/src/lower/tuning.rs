@@ -39,7 +39,8 @@ pub struct Tuning {
     /// What a threadgroup of many-row attention computes.
     pub attention_tile: AttentionTile,
     /// Tokens that the scan of Gated DeltaNet takes together: 1, 2, 4 or 8; fewer where they would not
-    /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token.
+    /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token. By NVRTC's
+    /// count a thread needs 95, 128 and 231 registers for 1, 2 and 4; Apple GPUs have 128.
     pub scan_block: usize,
     /// Lanes that share a row of its state: 4, 8 or 16; 4 where a row is too short for more. More lanes
     /// read a key for more rows, but have more partial sums to add.
@@ -59,7 +60,7 @@ impl Default for Tuning {
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
-            scan_block: 4,
+            scan_block: 2,
             scan_lanes: 8,
             tensor_units: false,
         }
@@ -74,6 +75,7 @@ impl Tuning {
             expert_tile_rows: 64,
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
+            scan_block: 4,
             ..Tuning::default()
         }
     }

@@ -9,7 +9,7 @@ use crate::lower::{Context, LowerError};
 /// Rows of a threadgroup that routes.
 const ROUTE_SIMDGROUPS: usize = 4;
 
-/// Experts of a threadgroup that groups slots.
+/// Simdgroups that share the slots when those of one expert are gathered.
 const GROUP_SIMDGROUPS: usize = 8;
 
 /// Elements of a row that a threadgroup combines.
@@ -45,7 +45,7 @@ pub(in crate::lower) fn group_by_expert(
     cx: &Context<'_>,
     op: &GroupByExpert,
 ) -> Result<Launch, LowerError> {
-    let groups = Extent::Fixed(op.n_experts.div_ceil(GROUP_SIMDGROUPS) as u32);
+    let groups = Extent::Fixed(op.n_experts as u32);
     Ok(Launch {
         kernel: kernel(
             "group_by_expert",
