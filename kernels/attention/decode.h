@@ -69,6 +69,14 @@ template <int SETS, int KEY_SIMDGROUPS> METAL_FUNC float sum_of_stats(const thre
   return sum;
 }
 
+// Sum over the simdgroups of a set, in order, of piece i of the [SETS][AT_ONCE][HEAD_DIM / 4] that lay_out has laid out
+// once for each of them.
+template <int PIECES, int KEY_SIMDGROUPS> METAL_FUNC float4 sum_of_pieces(const threadgroup float4* pieces, uint i) {
+  float4 sum = float4(0.0f);
+  UNROLL for (int s = 0; s < KEY_SIMDGROUPS; s++) sum += pieces[s * PIECES + i];
+  return sum;
+}
+
 // out[t, h] = softmax(scale * q[t, h] K^T) V over the keys up to row t's position, times sigmoid(gate[t, h]) if GATED
 //
 // q        f32 [T, N_HEADS, HEAD_DIM], normed and rotated
@@ -132,10 +140,7 @@ template <typename KV, typename T, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, in
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < uint(SETS * AT_ONCE * VECTORS); i += SIMDGROUPS * 32) {
       const uint of_set = i / (AT_ONCE * VECTORS), h = uint(base) + i / VECTORS % AT_ONCE, c = i % VECTORS;
-      float4 v = float4(0.0f);
-      UNROLL for (int s = 0; s < KEY_SIMDGROUPS; s++) {
-        v += pieces[((s * SETS + of_set) * AT_ONCE + i / VECTORS % AT_ONCE) * VECTORS + c];
-      }
+      float4 v = sum_of_pieces<SETS * AT_ONCE * VECTORS, KEY_SIMDGROUPS>(pieces, i);
       v = v * (1.0f / sum_of_stats<SETS, KEY_SIMDGROUPS>(stats, of_set, h));
       const size_t at = out_row + (of_set * H + h) * HEAD_DIM + 4 * c;
       if (GATED) {
@@ -275,12 +280,8 @@ template <typename KV, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, 
     threadgroup_barrier(mem_flags::mem_threadgroup);
     for (uint i = tid; i < uint(SETS * AT_ONCE * VECTORS); i += SIMDGROUPS * 32) {
       const uint of_set = i / (AT_ONCE * VECTORS), h = uint(base) + i / VECTORS % AT_ONCE, c = i % VECTORS;
-      float4 sum = float4(0.0f);
-      UNROLL for (int s = 0; s < KEY_SIMDGROUPS; s++) {
-        sum += pieces[((s * SETS + of_set) * AT_ONCE + i / VECTORS % AT_ONCE) * VECTORS + c];
-      }
       const size_t head = out_row + of_set * H + h;
-      store4(partial + head * HEAD_DIM + 4 * c, sum);
+      store4(partial + head * HEAD_DIM + 4 * c, sum_of_pieces<SETS * AT_ONCE * VECTORS, KEY_SIMDGROUPS>(pieces, i));
       if (c == 0) {
         stats[head] = float2(group_stats[of_set * 8 + h].x, sum_of_stats<SETS, KEY_SIMDGROUPS>(group_stats, of_set, h));
       }

@@ -3,29 +3,23 @@
 use std::any::Any;
 use std::sync::Arc;
 
+use lily_device::session::SessionTable;
 use lily_device::{DeviceError, Sequence};
 use lily_plan::buffer::BufferClass;
 
 use crate::memory::{AlignedBytes, Span};
 
-/// One session buffer that some prepared plan names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionBuffer {
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) class: BufferClass,
-}
-
 /// KV cache and recurrent state, one allocation per buffer, in the order of the model's table.
 #[derive(Debug)]
 pub(crate) struct CpuSequence {
-    table: Arc<[SessionBuffer]>,
+    table: Arc<SessionTable>,
     buffers: Vec<AlignedBytes>,
 }
 
 impl CpuSequence {
-    pub(crate) fn new(table: Arc<[SessionBuffer]>) -> Result<Self, DeviceError> {
+    pub(crate) fn new(table: Arc<SessionTable>) -> Result<Self, DeviceError> {
         let buffers = table
+            .buffers()
             .iter()
             .map(|buffer| AlignedBytes::zeroed(&buffer.name, buffer.bytes))
             .collect::<Result<_, _>>()?;
@@ -33,7 +27,7 @@ impl CpuSequence {
     }
 
     /// Whether this sequence has the buffers of that table.
-    pub(crate) fn matches(&self, table: &Arc<[SessionBuffer]>) -> bool {
+    pub(crate) fn matches(&self, table: &Arc<SessionTable>) -> bool {
         Arc::ptr_eq(&self.table, table)
     }
 
@@ -46,7 +40,7 @@ impl CpuSequence {
 
 impl Sequence for CpuSequence {
     fn reset(&mut self) {
-        for (buffer, entry) in self.buffers.iter_mut().zip(self.table.iter()) {
+        for (buffer, entry) in self.buffers.iter_mut().zip(self.table.buffers()) {
             // Cache rows at or beyond the position are never read before they are written, so only
             // the recurrent state has to be cleared.
             if entry.class == BufferClass::State {

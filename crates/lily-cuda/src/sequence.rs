@@ -4,66 +4,39 @@ use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
+use lily_device::session::SessionTable;
 use lily_device::{DeviceError, Sequence};
-use lily_plan::buffer::{Buffer, BufferClass};
-use lily_plan::plan::Plan;
+use lily_plan::buffer::BufferClass;
 
 use crate::graph::Executable;
 use crate::memory::{ALIGN, Address, DeviceMemory};
 
-/// One session buffer that some prepared plan names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionBuffer {
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) class: BufferClass,
-}
-
-/// The session buffers of all prepared plans, and where each lies: recurrent state first, so that one
-/// fill clears it.
+/// Where the buffers of a session table lie: recurrent state first, so that one fill clears it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SessionTable {
-    buffers: Vec<SessionBuffer>,
+struct Layout {
+    /// By index in the table.
     offsets: Vec<u64>,
     state_bytes: u64,
     bytes: u64,
 }
 
-impl SessionTable {
-    /// The table with a plan's buffers added.
-    pub(crate) fn with(&self, plan: &Plan) -> SessionTable {
-        let mut buffers = self.buffers.clone();
-        for buffer in plan.buffers.iter().filter(|buffer| is_session(buffer)) {
-            let entry = SessionBuffer {
-                name: buffer.name.clone(),
-                bytes: buffer.bytes(),
-                class: buffer.class,
-            };
-            match buffers.iter().find(|known| known.name == entry.name) {
-                Some(known) => assert_eq!(*known, entry, "session buffer of two plans"),
-                None => buffers.push(entry),
+impl Layout {
+    fn of(table: &SessionTable) -> Layout {
+        let buffers = table.buffers();
+        let mut layout = Layout { offsets: vec![0; buffers.len()], ..Layout::default() };
+        let mut append = |class| {
+            for (offset, buffer) in layout.offsets.iter_mut().zip(buffers) {
+                if buffer.class == class {
+                    *offset = layout.bytes;
+                    layout.bytes += buffer.bytes.next_multiple_of(ALIGN);
+                }
             }
-        }
-        buffers.sort_by_key(|buffer| buffer.class != BufferClass::State);
-        let mut table = SessionTable { buffers, ..SessionTable::default() };
-        for buffer in &table.buffers {
-            table.offsets.push(table.bytes);
-            table.bytes += buffer.bytes.next_multiple_of(ALIGN);
-            if buffer.class == BufferClass::State {
-                table.state_bytes = table.bytes;
-            }
-        }
-        table
+            layout.bytes
+        };
+        layout.state_bytes = append(BufferClass::State);
+        append(BufferClass::KvCache);
+        layout
     }
-
-    /// Index of the buffer of that name.
-    pub(crate) fn position(&self, name: &str) -> Option<usize> {
-        self.buffers.iter().position(|buffer| buffer.name == name)
-    }
-}
-
-pub(crate) fn is_session(buffer: &Buffer) -> bool {
-    matches!(buffer.class, BufferClass::KvCache | BufferClass::State)
 }
 
 /// KV cache and recurrent state in one allocation.
@@ -72,6 +45,7 @@ pub(crate) struct CudaSequence {
     /// By plan; dropped before the memory that they name.
     pub(crate) executables: Vec<Executable>,
     table: Arc<SessionTable>,
+    layout: Layout,
     memory: DeviceMemory,
     stream: Arc<CudaStream>,
     /// What went wrong while it was cleared; the next run reports it.
@@ -84,9 +58,10 @@ impl CudaSequence {
         stream: Arc<CudaStream>,
         table: Arc<SessionTable>,
     ) -> Result<Self, DeviceError> {
-        let memory = DeviceMemory::zeroed(context, "KV cache and recurrent state", table.bytes)
+        let layout = Layout::of(&table);
+        let memory = DeviceMemory::zeroed(context, "KV cache and recurrent state", layout.bytes)
             .map_err(|error| error.at("start"))?;
-        Ok(CudaSequence { executables: Vec::new(), table, memory, stream, failed: None })
+        Ok(CudaSequence { executables: Vec::new(), table, layout, memory, stream, failed: None })
     }
 
     /// Whether this sequence has the buffers of that table.
@@ -96,7 +71,7 @@ impl CudaSequence {
 
     /// Where the buffer of that index of the table lies.
     pub(crate) fn address(&self, index: usize) -> Address {
-        self.memory.range(self.table.offsets[index], self.table.buffers[index].bytes)
+        self.memory.range(self.layout.offsets[index], self.table.buffers()[index].bytes)
     }
 }
 
@@ -111,7 +86,7 @@ impl Sequence for CudaSequence {
     fn reset(&mut self) {
         // Cache rows at or beyond the position are never read before they are written, so only the
         // recurrent state has to be cleared.
-        let cleared = self.memory.clear(&self.stream, 0, self.table.state_bytes);
+        let cleared = self.memory.clear(&self.stream, 0, self.layout.state_bytes);
         self.failed = cleared.err().map(|error| error.at("reset"));
     }
 
@@ -128,7 +103,7 @@ impl Sequence for CudaSequence {
 mod tests {
     use super::*;
     use lily_plan::buffer::Elem;
-    use lily_plan::plan::{Phase, PlanBuilder, Ports};
+    use lily_plan::plan::{Phase, Plan, PlanBuilder, Ports};
 
     fn plan(buffers: &[(&str, u64, BufferClass)]) -> Plan {
         let mut builder = PlanBuilder::new();
@@ -141,24 +116,11 @@ mod tests {
     }
 
     #[test]
-    fn plans_share_buffers_by_name_and_state_comes_first() {
+    fn state_comes_first_and_every_buffer_is_aligned() {
         let (cache, state) = (BufferClass::KvCache, BufferClass::State);
-        let first = plan(&[("k", 100, cache), ("s", 3, state), ("x", 9, BufferClass::Scratch)]);
-        let second = plan(&[("s", 3, state), ("s2", 65, state), ("k", 100, cache)]);
-        let table = SessionTable::default().with(&first).with(&second);
-        let names: Vec<_> = table.buffers.iter().map(|b| b.name.as_str()).collect();
-        assert_eq!(names, ["s", "s2", "k"]);
-        assert_eq!(table.offsets, [0, 256, 768]);
-        assert_eq!((table.state_bytes, table.bytes), (768, 1280));
-        assert_eq!(table.position("k"), Some(2));
-        assert_eq!(table.position("x"), None);
-    }
-
-    #[test]
-    #[should_panic(expected = "session buffer of two plans")]
-    fn two_plans_that_disagree_on_a_buffer_are_a_contradiction() {
-        let first = plan(&[("k", 100, BufferClass::KvCache)]);
-        let second = plan(&[("k", 200, BufferClass::KvCache)]);
-        let _ = SessionTable::default().with(&first).with(&second);
+        let plan = plan(&[("k", 100, cache), ("s", 3, state), ("v", 7, cache), ("s2", 65, state)]);
+        let layout = Layout::of(&SessionTable::default().with(&plan).unwrap());
+        assert_eq!(layout.offsets, [768, 0, 1280, 256]);
+        assert_eq!((layout.state_bytes, layout.bytes), (768, 1536));
     }
 }

@@ -8,7 +8,7 @@ use lily_plan::access::{Access, Operand};
 use lily_plan::buffer::{Buffer, BufferClass, Elem, Region};
 use lily_plan::plan::Plan;
 
-use crate::{DeviceError, LoadedModel, PlanId};
+use crate::{DeviceError, LoadedModel, PlanId, trusted};
 
 /// Where a comparison starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,12 +92,7 @@ pub fn control(plan: &Plan, buffers: &[Vec<u8>]) -> (usize, usize) {
         u32::from_le_bytes(word) as usize
     };
     let (position, rows) = (word(0), word(4));
-    assert!(
-        (1..=plan.rows).contains(&rows) && position + rows <= plan.capacity,
-        "{rows} rows at position {position} in a plan of {} rows and {} positions",
-        plan.rows,
-        plan.capacity
-    );
+    trusted(plan.check_run(rows, position));
     (position, rows)
 }
 
@@ -165,12 +160,7 @@ fn poison(plan: &Plan, region: &Region, buffers: &mut [Vec<u8>]) {
 
 /// Inputs, and session buffers as if something had run before; everything else zero.
 fn contents(plan: &Plan, start: Start) -> Vec<Vec<u8>> {
-    assert!(
-        (1..=plan.rows).contains(&start.rows) && start.position + start.rows <= plan.capacity,
-        "{start:?} in a plan of {} rows and {} positions",
-        plan.rows,
-        plan.capacity
-    );
+    trusted(plan.check_run(start.rows, start.position));
     let mut random = Random(start.seed);
     let mut buffers: Vec<Vec<u8>> =
         plan.buffers.iter().map(|buffer| content(buffer, &mut random)).collect();
@@ -187,7 +177,7 @@ fn contents(plan: &Plan, start: Start) -> Vec<Vec<u8>> {
 
 fn content(buffer: &Buffer, random: &mut Random) -> Vec<u8> {
     let mut bytes = vec![0; usize::try_from(buffer.bytes()).expect("a buffer fits memory")];
-    if !matches!(buffer.class, BufferClass::State | BufferClass::KvCache) {
+    if !buffer.class.is_session() {
         return bytes;
     }
     match buffer.elem {

@@ -12,6 +12,7 @@
 
 mod ahead;
 pub mod compare;
+pub mod session;
 
 pub use ahead::one_by_one;
 
@@ -68,6 +69,16 @@ pub trait Device: Send + Sync {
     ) -> Result<Box<dyn LoadedModel>, DeviceError>;
 }
 
+/// What a check of plans and runs gave. Both were checked before they reached the device, so an error
+/// is a contradiction.
+///
+/// # Panics
+/// With the error's own words.
+#[track_caller]
+pub fn trusted<T>(checked: Result<T, impl std::error::Error>) -> T {
+    checked.unwrap_or_else(|error| panic!("{error}"))
+}
+
 /// Index of a prepared plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct PlanId(pub usize);
@@ -78,6 +89,9 @@ pub trait LoadedModel: Send + Sync {
     ///
     /// # Errors
     /// [`DeviceError::Memory`] when memory runs out.
+    ///
+    /// # Panics
+    /// When the plan contradicts the weights or, in its session buffers, an earlier plan.
     fn prepare(&mut self, plan: ValidPlan) -> Result<PlanId, DeviceError>;
 
     /// Allocates zeroed session buffers (KV cache and recurrent state) of all prepared plans.
@@ -92,6 +106,9 @@ pub trait LoadedModel: Send + Sync {
     ///
     /// # Errors
     /// [`DeviceError::Lost`] when the device failed; the sequence must then be dropped.
+    ///
+    /// # Panics
+    /// When the tokens do not fit the plan ([`lily_plan::plan::Plan::check_run`]).
     fn run(
         &self,
         plan: PlanId,
@@ -111,6 +128,9 @@ pub trait LoadedModel: Send + Sync {
     ///
     /// # Errors
     /// [`DeviceError::Lost`] when the device failed; the sequence must then be dropped.
+    ///
+    /// # Panics
+    /// When the last of the steps does not fit the plan.
     fn run_ahead(
         &self,
         plan: PlanId,

@@ -4,12 +4,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::manifest::Manifest;
-use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence, one_by_one};
+use lily_device::compare::control;
+use lily_device::session::{SessionTable, own_sequence};
+use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence, one_by_one, trusted};
 use lily_kernels::launch::Launch;
 use lily_kernels::lower;
-use lily_plan::buffer::{Buffer, BufferClass, BufferId};
-use lily_plan::op::{NO_TOKEN, Op};
-use lily_plan::plan::{Phase, Plan};
+use lily_plan::buffer::{Buffer, BufferId};
+use lily_plan::op::NO_TOKEN;
 use lily_plan::valid::{Placement, ValidPlan};
 
 use crate::cache::{Entry, KernelCache};
@@ -18,7 +19,7 @@ use crate::device::EmulatorOptions;
 use crate::error::{EmulatorError, KIND};
 use crate::kernels::Kernels;
 use crate::memory::AlignedBytes;
-use crate::sequence::{EmulatorSequence, SessionBuffer};
+use crate::sequence::EmulatorSequence;
 use crate::step::{Span, StepRun, run_step};
 use crate::weights::WeightStore;
 
@@ -29,7 +30,7 @@ pub struct EmulatorModel {
     weights: WeightStore,
     options: EmulatorOptions,
     kernels: Kernels,
-    session: Arc<[SessionBuffer]>,
+    session: Arc<SessionTable>,
     plans: Vec<PreparedPlan>,
     running: Mutex<Running>,
 }
@@ -62,10 +63,6 @@ enum Place {
     Session(usize),
 }
 
-fn is_session(buffer: &Buffer) -> bool {
-    matches!(buffer.class, BufferClass::KvCache | BufferClass::State)
-}
-
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -83,7 +80,7 @@ impl EmulatorModel {
             weights: WeightStore::load(checkpoint, progress)?,
             kernels: Kernels::new(cache, options.edits.clone()),
             options,
-            session: Arc::from(Vec::new()),
+            session: Arc::default(),
             plans: Vec::new(),
             running: Mutex::new(running),
         })
@@ -128,12 +125,11 @@ impl EmulatorModel {
             Some((launch, entry))
         };
         let steps = launches.into_iter().map(|launch| launch.and_then(with_entry)).collect();
-        let table = self.session_with(plan.plan());
+        let session = trusted(self.session.with(plan.plan()));
         let mut ports = Vec::new();
         let place = |(buffer, placement): (&Buffer, &Option<Placement>)| {
-            if is_session(buffer) {
-                let index = table.iter().position(|entry| entry.name == buffer.name);
-                return Place::Session(index.expect("added above"));
+            if let Some(index) = session.index_of(buffer) {
+                return Place::Session(index);
             }
             if let Some(placement) = placement {
                 return Place::Arena(placement.offset);
@@ -146,8 +142,8 @@ impl EmulatorModel {
         if plan.arena_bytes() > running.arena.len() as u64 {
             running.arena = AlignedBytes::zeroed(plan.arena_bytes() as usize);
         }
-        if table.len() != self.session.len() {
-            self.session = table.into();
+        if session != *self.session {
+            self.session = Arc::new(session);
         }
         self.plans.push(PreparedPlan { plan, steps, places, ports: Mutex::new(ports) });
         (PlanId(self.plans.len() - 1), errors)
@@ -158,11 +154,7 @@ impl EmulatorModel {
         &self,
         sequence: &'s mut dyn Sequence,
     ) -> Result<&'s mut EmulatorSequence, DeviceError> {
-        let own = sequence.as_any_mut().downcast_mut::<EmulatorSequence>();
-        own.filter(|sequence| sequence.matches(&self.session)).ok_or_else(|| {
-            let message = "the sequence was not made for the plans of this model".to_owned();
-            DeviceError::Lost { device: KIND, step: "start".to_owned(), message }
-        })
+        own_sequence(sequence, KIND, |own: &EmulatorSequence| own.matches(&self.session))
     }
 
     /// Runs all steps of a plan on what its inputs hold.
@@ -199,20 +191,6 @@ impl EmulatorModel {
         }
         Ok(())
     }
-
-    /// The session table with a plan's buffers added.
-    fn session_with(&self, plan: &Plan) -> Vec<SessionBuffer> {
-        let mut table = self.session.to_vec();
-        for buffer in plan.buffers.iter().filter(|buffer| is_session(buffer)) {
-            let Buffer { name, class, .. } = buffer;
-            let entry = SessionBuffer { name: name.clone(), bytes: buffer.bytes(), class: *class };
-            match table.iter().find(|known| known.name == entry.name) {
-                Some(known) => assert_eq!(*known, entry, "session buffer of two plans"),
-                None => table.push(entry),
-            }
-        }
-        table
-    }
 }
 
 impl PreparedPlan {
@@ -239,18 +217,7 @@ impl PreparedPlan {
         self.steps[index].as_ref().ok_or_else(left_out)
     }
 
-    fn check_input(&self, rows: usize, position: usize) {
-        let plan = self.plan.plan();
-        assert!(
-            (1..=plan.rows).contains(&rows) && position + rows <= plan.capacity,
-            "{rows} tokens at position {position} in a plan of {} rows and {} positions",
-            plan.rows,
-            plan.capacity,
-        );
-    }
-
     fn write_input(&self, ports: &mut [AlignedBytes], tokens: &[u32], position: usize) {
-        self.check_input(tokens.len(), position);
         let ids = self.plan.plan().ports;
         let control = [position as u32, tokens.len() as u32];
         for (id, values) in [(ids.control, &control[..]), (ids.tokens, tokens)] {
@@ -258,16 +225,6 @@ impl PreparedPlan {
                 word.copy_from_slice(&value.to_ne_bytes());
             }
         }
-    }
-
-    /// The port in which a plan with a token slot leaves the tokens that it chose.
-    fn ring(&self) -> Option<usize> {
-        let steps = &self.plan.plan().steps;
-        let ring = steps.iter().find_map(|step| match &step.op {
-            Op::Advance(op) => Some(op.ring.buffer),
-            _ => None,
-        });
-        ring.map(|id| self.port(id))
     }
 
     fn port(&self, id: BufferId) -> usize {
@@ -301,18 +258,14 @@ impl LoadedModel for EmulatorModel {
     ) -> Result<(), DeviceError> {
         let prepared = &self.plans[plan.0];
         let sequence = self.own(sequence)?;
+        let plan = prepared.plan.plan();
+        trusted(plan.check_run(tokens.len(), position));
         let (mut running, mut ports) = (lock(&self.running), lock(&prepared.ports));
         prepared.write_input(&mut ports, tokens, position);
         self.replay(prepared, &mut running, &mut ports, sequence, tokens.len())?;
-        let plan = prepared.plan.plan();
         let all = ports[prepared.port(plan.ports.logits)].to_f32();
-        // One row for the last token, or one per row of the plan, of which the active were computed.
-        let active = match plan.phase {
-            Phase::Score => all.len() / plan.rows * tokens.len(),
-            Phase::Prefill | Phase::Decode => all.len(),
-        };
         logits.clear();
-        logits.extend_from_slice(&all[..active]);
+        logits.extend_from_slice(&all[..plan.logits_len(tokens.len())]);
         Ok(())
     }
 
@@ -326,20 +279,23 @@ impl LoadedModel for EmulatorModel {
         on_token: &mut dyn FnMut(u32) -> bool,
     ) -> Result<usize, DeviceError> {
         let prepared = &self.plans[plan.0];
-        let Some(ring) = prepared.ring() else {
+        let Some(ring) = prepared.plan.plan().ring() else {
             let run = |token, position, logits: &mut Vec<f32>| {
                 self.run(plan, &mut *sequence, &[token], position, logits)
             };
             return one_by_one(run, token, position, steps, on_token);
         };
         let sequence = self.own(sequence)?;
+        if steps == 0 {
+            return Ok(0);
+        }
+        trusted(prepared.plan.plan().check_run(1, position + steps - 1));
         let (mut running, mut ports) = (lock(&self.running), lock(&prepared.ports));
         prepared.write_input(&mut ports, &[token], position);
         for step in 0..steps {
-            prepared.check_input(1, position + step);
             self.replay(prepared, &mut running, &mut ports, sequence, 1)?;
-            let slots = ports[ring].to_u32();
-            let token = slots[(position + step) % slots.len()];
+            let slots = ports[prepared.port(ring.buffer)].to_u32();
+            let token = slots[ring.slot(position + step)];
             if !on_token(token) || token == NO_TOKEN {
                 return Ok(step + 1);
             }
@@ -350,8 +306,7 @@ impl LoadedModel for EmulatorModel {
     fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
         let prepared = &self.plans[plan.0];
         let plan = prepared.plan.plan();
-        let control = &buffers[plan.ports.control.0 as usize][4..8];
-        let rows = u32::from_ne_bytes(control.try_into().expect("four bytes"));
+        let (_, rows) = control(plan, buffers);
         let (launch, entry) = prepared.step(step)?;
         let step = StepRun {
             plan,
@@ -359,7 +314,7 @@ impl LoadedModel for EmulatorModel {
             launch,
             entry,
             weights: &self.weights,
-            rows: rows as usize,
+            rows,
             seed: lock(&self.running).random.next(),
             workers: self.options.workers,
         };

@@ -4,36 +4,32 @@ use std::any::Any;
 use std::sync::Arc;
 
 use lily_device::Sequence;
+use lily_device::session::SessionTable;
 use lily_plan::buffer::BufferClass;
 
 use crate::memory::{AlignedBytes, POISON};
 
-/// One session buffer that some prepared plan names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionBuffer {
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) class: BufferClass,
-}
-
 /// KV cache and recurrent state, in the order of the model's table.
 #[derive(Debug)]
 pub(crate) struct EmulatorSequence {
-    table: Arc<[SessionBuffer]>,
+    table: Arc<SessionTable>,
     buffers: Vec<AlignedBytes>,
 }
 
 impl EmulatorSequence {
-    pub(crate) fn new(table: Arc<[SessionBuffer]>) -> Self {
-        let buffers =
-            table.iter().map(|buffer| AlignedBytes::zeroed(buffer.bytes as usize)).collect();
+    pub(crate) fn new(table: Arc<SessionTable>) -> Self {
+        let buffers = table
+            .buffers()
+            .iter()
+            .map(|buffer| AlignedBytes::zeroed(buffer.bytes as usize))
+            .collect();
         let mut sequence = EmulatorSequence { table, buffers };
         sequence.reset();
         sequence
     }
 
     /// Whether this sequence has the buffers of that table.
-    pub(crate) fn matches(&self, table: &Arc<[SessionBuffer]>) -> bool {
+    pub(crate) fn matches(&self, table: &Arc<SessionTable>) -> bool {
         Arc::ptr_eq(&self.table, table)
     }
 
@@ -45,7 +41,7 @@ impl EmulatorSequence {
 
 impl Sequence for EmulatorSequence {
     fn reset(&mut self) {
-        for (buffer, entry) in self.buffers.iter_mut().zip(self.table.iter()) {
+        for (buffer, entry) in self.buffers.iter_mut().zip(self.table.buffers()) {
             // Rows of the cache are written before they are read; whoever reads others shall notice.
             buffer.fill(if entry.class == BufferClass::State { 0 } else { POISON });
         }

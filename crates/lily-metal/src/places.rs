@@ -1,10 +1,9 @@
 //! Where a plan's buffers lie.
 
+use lily_device::session::SessionTable;
 use lily_plan::buffer::{Buffer, BufferClass};
 use lily_plan::plan::Plan;
-use lily_plan::valid::ValidPlan;
-
-use crate::arena::Arenas;
+use lily_plan::valid::{Placement, ValidPlan};
 
 /// Where one buffer of a plan lies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,17 +32,18 @@ impl Places {
     /// When the table lacks one of them.
     pub(crate) fn of(plan: &ValidPlan, session: &SessionTable) -> Places {
         let mut port_bytes = 0;
-        let place = |(buffer, placement): (&Buffer, &Option<_>)| match buffer.class {
-            BufferClass::Scratch => placement
-                .map_or(Place::Unused, |p: lily_plan::valid::Placement| Place::Scratch(p.offset)),
-            BufferClass::KvCache | BufferClass::State => {
-                let index = session.position(&buffer.name);
-                Place::Session(index.expect("the table has the plan's buffers"))
+        let place = |(buffer, placement): (&Buffer, &Option<Placement>)| {
+            if let Some(index) = session.index_of(buffer) {
+                return Place::Session(index);
             }
-            BufferClass::Input | BufferClass::Output => {
-                let offset = port_bytes;
-                port_bytes += buffer.bytes().next_multiple_of(crate::arena::ALIGN);
-                Place::Port(offset)
+            match placement {
+                Some(placement) => Place::Scratch(placement.offset),
+                None if buffer.class == BufferClass::Scratch => Place::Unused,
+                None => {
+                    let offset = port_bytes;
+                    port_bytes += buffer.bytes().next_multiple_of(crate::arena::ALIGN);
+                    Place::Port(offset)
+                }
             }
         };
         let buffers = plan.plan().buffers.iter().zip(plan.placements()).map(place).collect();
@@ -63,50 +63,6 @@ impl Places {
     }
 }
 
-/// One session buffer that some prepared plan names.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct SessionBuffer {
-    pub(crate) name: String,
-    pub(crate) bytes: u64,
-    pub(crate) class: BufferClass,
-}
-
-/// The session buffers of all prepared plans.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SessionTable {
-    pub(crate) entries: Vec<SessionBuffer>,
-}
-
-impl SessionTable {
-    /// This table with a plan's buffers added.
-    ///
-    /// # Panics
-    /// When two plans give one name to different buffers.
-    pub(crate) fn with(&self, plan: &Plan) -> SessionTable {
-        let mut table = self.clone();
-        let session = |b: &&Buffer| matches!(b.class, BufferClass::KvCache | BufferClass::State);
-        for buffer in plan.buffers.iter().filter(session) {
-            let (name, bytes) = (buffer.name.clone(), buffer.bytes());
-            let entry = SessionBuffer { name, bytes, class: buffer.class };
-            match table.entries.iter().find(|known| known.name == entry.name) {
-                Some(known) => assert_eq!(*known, entry, "session buffer of two plans"),
-                None => table.entries.push(entry),
-            }
-        }
-        table
-    }
-
-    /// Index of the buffer of that name.
-    pub(crate) fn position(&self, name: &str) -> Option<usize> {
-        self.entries.iter().position(|entry| entry.name == name)
-    }
-
-    /// Where one session's buffers lie; `None` where sizes overflow.
-    pub(crate) fn arenas(&self, cap: u64) -> Option<Arenas> {
-        Arenas::pack(self.entries.iter().map(|entry| entry.bytes), cap)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use lily_plan::plan::Phase;
@@ -117,15 +73,15 @@ mod tests {
     #[test]
     fn plans_name_their_session_buffers_alike_and_own_their_ports() {
         let (decode, prefill) = (testing::plan(Phase::Decode, 1), testing::plan(Phase::Prefill, 8));
-        let table = SessionTable::default().with(decode.plan());
-        assert_eq!(table.with(prefill.plan()), table);
-        assert!(!table.entries.is_empty());
+        let table = SessionTable::default().with(decode.plan()).unwrap();
+        assert_eq!(table.with(prefill.plan()).as_ref(), Ok(&table));
+        assert!(!table.buffers().is_empty());
         for plan in [&decode, &prefill] {
             let places = Places::of(plan, &table);
             let mut ports = Vec::new();
             for (buffer, place) in plan.plan().buffers.iter().zip(&places.buffers) {
                 match *place {
-                    Place::Session(index) => assert_eq!(table.entries[index].name, buffer.name),
+                    Place::Session(index) => assert_eq!(table.buffers()[index].name, buffer.name),
                     Place::Port(offset) => ports.push(offset..offset + buffer.bytes()),
                     Place::Scratch(offset) => {
                         assert!(offset + buffer.bytes() <= plan.arena_bytes());
@@ -150,15 +106,5 @@ mod tests {
             end = offset + buffer.bytes();
         }
         assert!(end <= places.port_bytes);
-    }
-
-    #[test]
-    #[should_panic(expected = "session buffer of two plans")]
-    fn one_name_for_two_buffers_is_a_contradiction() {
-        let plan = testing::plan(Phase::Decode, 1);
-        let mut other = plan.plan().clone();
-        let session = |b: &&mut Buffer| b.class == BufferClass::State;
-        other.buffers.iter_mut().find(session).unwrap().len += 1;
-        let _ = SessionTable::default().with(plan.plan()).with(&other);
     }
 }

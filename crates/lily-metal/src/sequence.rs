@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use lily_device::Sequence;
+use lily_device::session::SessionTable;
 use lily_plan::buffer::BufferClass;
 
 use crate::MetalError;
+use crate::arena::Arenas;
 use crate::memory::{Heap, SharedArenas};
-use crate::places::SessionTable;
 
 /// KV cache and recurrent state, in the order of the model's table.
 #[derive(Debug)]
@@ -20,7 +21,8 @@ pub(crate) struct MetalSequence {
 impl MetalSequence {
     pub(crate) fn new(heap: &Arc<Heap>, table: Arc<SessionTable>) -> Result<Self, MetalError> {
         let overflow = || MetalError::Memory { what: "session".to_owned(), bytes: u64::MAX };
-        let layout = table.arenas(heap.cap()).ok_or_else(overflow)?;
+        let bytes = table.buffers().iter().map(|buffer| buffer.bytes);
+        let layout = Arenas::pack(bytes, heap.cap()).ok_or_else(overflow)?;
         let memory = SharedArenas::new(heap, "session", layout)?;
         for buffer in &memory.buffers {
             // SAFETY: nobody else knows the buffer yet.
@@ -42,7 +44,7 @@ impl MetalSequence {
 
 impl Sequence for MetalSequence {
     fn reset(&mut self) {
-        for (index, entry) in self.table.entries.iter().enumerate() {
+        for (index, entry) in self.table.buffers().iter().enumerate() {
             // Cache rows at or beyond the position are never read before they are written, so only
             // the recurrent state has to be cleared.
             if entry.class == BufferClass::State {

@@ -38,6 +38,16 @@ pub enum BufferClass {
     State,
 }
 
+impl BufferClass {
+    /// Whether a session owns such buffers and keeps them from run to run.
+    pub fn is_session(self) -> bool {
+        match self {
+            BufferClass::KvCache | BufferClass::State => true,
+            BufferClass::Input | BufferClass::Output | BufferClass::Scratch => false,
+        }
+    }
+}
+
 /// Index of a buffer in its plan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BufferId(pub u32);

@@ -16,6 +16,7 @@ pub mod hazard;
 mod memory;
 pub mod op;
 pub mod plan;
+pub mod run;
 mod stage;
 pub mod stats;
 pub mod valid;

@@ -3,15 +3,17 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use lily_device::{DeviceError, LoadedModel, PlanId, Sequence};
-use lily_plan::buffer::{Buffer, BufferClass, BufferId};
+use lily_device::compare::control;
+use lily_device::session::{SessionTable, own_sequence};
+use lily_device::{DeviceError, LoadedModel, PlanId, Sequence, trusted};
+use lily_plan::buffer::BufferId;
 use lily_plan::valid::ValidPlan;
 
 use crate::executor::{Executor, OpTime, PreparedStep};
 use crate::memory::{ALIGN, AlignedBytes, Memory, Span};
 use crate::ops::{Active, Run, compile};
 use crate::pool::Pool;
-use crate::sequence::{CpuSequence, SessionBuffer};
+use crate::sequence::CpuSequence;
 use crate::simd::Isa;
 use crate::weights::WeightStore;
 
@@ -20,7 +22,7 @@ pub struct CpuModel {
     weights: WeightStore,
     isa: Isa,
     pool: Arc<Pool>,
-    session: Arc<[SessionBuffer]>,
+    session: Arc<SessionTable>,
     plans: Vec<PreparedPlan>,
     running: Mutex<Running>,
 }
@@ -70,12 +72,11 @@ impl CpuModel {
             arena: AlignedBytes::zeroed("scratch", 0)?,
             spans: Vec::new(),
         };
-        let session = Arc::from(Vec::new());
         Ok(CpuModel {
             weights,
             isa,
             pool,
-            session,
+            session: Arc::default(),
             plans: Vec::new(),
             running: Mutex::new(running),
         })
@@ -103,15 +104,9 @@ impl CpuModel {
         logits: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
         let prepared = &self.plans[plan.0];
-        let Some(sequence) = sequence
-            .as_any_mut()
-            .downcast_mut::<CpuSequence>()
-            .filter(|sequence| sequence.matches(&self.session))
-        else {
-            let message = "the sequence was not made for the plans of this model".to_owned();
-            return Err(DeviceError::Lost { device: "cpu", step: "start".to_owned(), message });
-        };
-        prepared.check_input(tokens, position);
+        let made_for = |own: &CpuSequence| own.matches(&self.session);
+        let sequence = own_sequence(sequence, "cpu", made_for)?;
+        trusted(prepared.plan.plan().check_run(tokens.len(), position));
         let mut running = self.running.lock().unwrap_or_else(PoisonError::into_inner);
         let Running { executor, arena, spans } = &mut *running;
         prepared.locate(arena, sequence, spans);
@@ -132,27 +127,6 @@ impl CpuModel {
         prepared.read_logits(memory, tokens.len(), logits);
         Ok(())
     }
-
-    /// The session table with a plan's buffers added.
-    fn session_with(&self, plan: &ValidPlan) -> Vec<SessionBuffer> {
-        let mut table = self.session.to_vec();
-        for buffer in plan.plan().buffers.iter().filter(|buffer| is_session(buffer)) {
-            let entry = SessionBuffer {
-                name: buffer.name.clone(),
-                bytes: buffer.bytes(),
-                class: buffer.class,
-            };
-            match table.iter().find(|known| known.name == entry.name) {
-                Some(known) => assert_eq!(*known, entry, "session buffer of two plans"),
-                None => table.push(entry),
-            }
-        }
-        table
-    }
-}
-
-fn is_session(buffer: &Buffer) -> bool {
-    matches!(buffer.class, BufferClass::KvCache | BufferClass::State)
 }
 
 fn message(payload: &(dyn std::any::Any + Send)) -> String {
@@ -161,17 +135,6 @@ fn message(payload: &(dyn std::any::Any + Send)) -> String {
 }
 
 impl PreparedPlan {
-    fn check_input(&self, tokens: &[u32], position: usize) {
-        let plan = self.plan.plan();
-        assert!(
-            (1..=plan.rows).contains(&tokens.len()) && position + tokens.len() <= plan.capacity,
-            "{} tokens at position {position} in a plan of {} rows and {} positions",
-            tokens.len(),
-            plan.rows,
-            plan.capacity,
-        );
-    }
-
     /// Fills `spans` with the places of all buffers.
     fn locate(&self, arena: &AlignedBytes, sequence: &mut CpuSequence, spans: &mut Vec<Span>) {
         spans.clear();
@@ -207,13 +170,9 @@ impl PreparedPlan {
 
     fn read_logits(&self, memory: Memory<'_>, rows: usize, logits: &mut Vec<f32>) {
         let plan = self.plan.plan();
-        let elements = plan.buffer(plan.ports.logits).len as usize;
-        // One row for the last token, or one per row of the plan, of which `rows` were computed.
-        let per_row =
-            if plan.phase == lily_plan::plan::Phase::Score { elements / plan.rows } else { 0 };
-        let active = if per_row == 0 { elements } else { per_row * rows };
+        let len = plan.logits_len(rows);
         // SAFETY: all tasks have ended.
-        let values = unsafe { memory.read::<f32>(&self.region(plan.ports.logits), 0..active) };
+        let values = unsafe { memory.read::<f32>(&self.region(plan.ports.logits), 0..len) };
         logits.clear();
         logits.extend_from_slice(values);
     }
@@ -225,7 +184,7 @@ impl PreparedPlan {
 
 impl LoadedModel for CpuModel {
     fn prepare(&mut self, plan: ValidPlan) -> Result<PlanId, DeviceError> {
-        let table = self.session_with(&plan);
+        let session = trusted(self.session.with(plan.plan()));
         let weights = self.weights.of(plan.plan());
         let steps =
             plan.plan().steps.iter().map(|step| {
@@ -235,9 +194,8 @@ impl LoadedModel for CpuModel {
         let mut port_bytes = 0;
         let places =
             plan.plan().buffers.iter().zip(plan.placements()).map(|(buffer, placement)| {
-                if is_session(buffer) {
-                    let index = table.iter().position(|entry| entry.name == buffer.name);
-                    return Place::Session(index.expect("added above"));
+                if let Some(index) = session.index_of(buffer) {
+                    return Place::Session(index);
                 }
                 if let Some(placement) = placement {
                     return Place::Arena(placement.offset);
@@ -254,8 +212,8 @@ impl LoadedModel for CpuModel {
         }
         running.executor.reserve(plan.stages().iter().map(Vec::len).max().unwrap_or(0));
         running.spans.reserve(plan.plan().buffers.len());
-        if table.len() != self.session.len() {
-            self.session = table.into();
+        if session != *self.session {
+            self.session = Arc::new(session);
         }
         self.plans.push(PreparedPlan { plan, steps, places, ports });
         Ok(PlanId(self.plans.len() - 1))
@@ -279,10 +237,8 @@ impl LoadedModel for CpuModel {
 
     fn probe(&self, plan: PlanId, step: usize, buffers: &mut [Vec<u8>]) -> Result<(), DeviceError> {
         let prepared = &self.plans[plan.0];
-        let control = &buffers[prepared.plan.plan().ports.control.0 as usize];
-        let word =
-            |i: usize| u32::from_ne_bytes(control[4 * i..][..4].try_into().expect("4 bytes"));
-        let active = Active { position: word(0) as usize, rows: word(1) as usize };
+        let (position, rows) = control(prepared.plan.plan(), buffers);
+        let active = Active { position, rows };
         let copies = buffers.iter().map(|bytes| AlignedBytes::copy_of(bytes));
         let mut copies = copies.collect::<Result<Vec<_>, _>>()?;
         let span = |copy: &AlignedBytes| Span { base: copy.base(), bytes: copy.len() as u64 };

@@ -1,6 +1,3 @@
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-
 use lily_checkpoint::Checkpoint;
 use lily_device::NoProgress;
 use lily_model::{BuildOptions, Fusions, build};
@@ -9,21 +6,12 @@ use lily_plan::plan::Phase;
 use super::*;
 use crate::{CpuDevice, CpuOptions};
 
+#[path = "../../tests/golden/reader.rs"]
+mod reader;
+
 /// A golden checkpoint, or `None` (and a note) where the shared folder is missing.
 fn golden(name: &str) -> Option<Checkpoint> {
-    let shared = std::env::var_os("LILY_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-        PathBuf::from,
-    );
-    let folder = shared.join("goldens").join(name);
-    if !folder.is_dir() {
-        let required = std::env::var_os("LILY_REQUIRE_SHARED").is_some_and(|value| value == "1");
-        assert!(!required, "shared/ is missing");
-        // Written past the capture of passing tests, so that a skip is seen.
-        drop(writeln!(std::io::stderr(), "skipped: shared/ is missing"));
-        return None;
-    }
-    Some(Checkpoint::open(&folder).unwrap())
+    reader::folder().map(|folder| Checkpoint::open(&folder.join(name)).unwrap())
 }
 
 fn plan(checkpoint: &Checkpoint, phase: Phase, rows: usize) -> ValidPlan {

@@ -1,86 +1,20 @@
-//! Reads the golden checkpoints and runs them.
+//! Runs the golden checkpoints.
 
-use std::io::Write as _;
-use std::path::{Path, PathBuf};
-
-use lily_checkpoint::Checkpoint;
 use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_device::{Device, DeviceError, LoadedModel, NoProgress, PlanId, Sequence};
 use lily_model::{BuildOptions, Fusions, build};
 use lily_plan::buffer::Elem;
 use lily_plan::plan::Phase;
 use lily_plan::valid::ValidPlan;
-use serde_json::Value;
+
+mod reader;
+
+pub(crate) use reader::{Golden, goldens};
 
 /// Positions whose logits the goldens hold, at the end of each prompt.
 pub(crate) const LAST: usize = 8;
 
 const CAPACITY: usize = 2304;
-
-/// One golden checkpoint with what it should give.
-pub(crate) struct Golden {
-    pub(crate) name: String,
-    pub(crate) checkpoint: Checkpoint,
-    pub(crate) short: Vec<u32>,
-    pub(crate) long: Vec<u32>,
-    pub(crate) greedy: Vec<u32>,
-    tensors: Value,
-    data: Vec<u8>,
-}
-
-/// All golden checkpoints, or `None` (and a note) where the shared folder is missing.
-pub(crate) fn goldens() -> Option<Vec<Golden>> {
-    let shared = std::env::var_os("LILY_SHARED").map_or_else(
-        || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared"),
-        PathBuf::from,
-    );
-    let folder = shared.join("goldens");
-    if !folder.is_dir() {
-        assert!(
-            std::env::var_os("LILY_REQUIRE_SHARED").is_none_or(|value| value != "1"),
-            "shared/ is missing"
-        );
-        // Written past the capture of passing tests, so that a skip is seen.
-        drop(writeln!(std::io::stderr(), "skipped: shared/ is missing"));
-        return None;
-    }
-    let names =
-        ["moe_hybrid_4bit_gs64", "dense_tied_4bit_gs64", "moe_mixed_bits_gs32", "moe_bf16_hf"];
-    Some(names.iter().map(|name| Golden::read(&folder.join(name), name)).collect())
-}
-
-impl Golden {
-    fn read(dir: &Path, name: &str) -> Golden {
-        let text = std::fs::read_to_string(dir.join("golden.json")).unwrap();
-        let json: Value = serde_json::from_str(&text).unwrap();
-        let ids = |value: &Value| -> Vec<u32> {
-            value.as_array().unwrap().iter().map(|id| id.as_u64().unwrap() as u32).collect()
-        };
-        let file = std::fs::read(dir.join("golden.safetensors")).unwrap();
-        let header = u64::from_le_bytes(file[..8].try_into().unwrap()) as usize;
-        Golden {
-            name: name.to_owned(),
-            checkpoint: Checkpoint::open(dir).unwrap(),
-            short: ids(&json["prompts"]["short"]),
-            long: ids(&json["prompts"]["long"]),
-            greedy: ids(&json["greedy"]["tokens"]),
-            tensors: serde_json::from_slice(&file[8..8 + header]).unwrap(),
-            data: file[8 + header..].to_vec(),
-        }
-    }
-
-    /// An `F32` tensor of the golden file.
-    pub(crate) fn tensor(&self, key: &str) -> Vec<f32> {
-        let offsets = &self.tensors[key]["data_offsets"];
-        let at = |i: usize| offsets[i].as_u64().unwrap() as usize;
-        let bytes = self.data[at(0)..at(1)].chunks_exact(4);
-        bytes.map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect()
-    }
-
-    pub(crate) fn vocab(&self) -> usize {
-        self.checkpoint.config().vocab_size
-    }
-}
 
 /// How to run a golden checkpoint.
 #[derive(Clone, Copy)]

@@ -4,7 +4,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use cudarc::driver::{CudaContext, CudaStream};
 use lily_checkpoint::manifest::Manifest;
-use lily_device::{DeviceError, LoadedModel, PlanId, Sequence};
+use lily_device::session::SessionTable;
+use lily_device::{DeviceError, LoadedModel, PlanId, Sequence, trusted};
 use lily_kernels::launch::Program;
 use lily_kernels::lower::lower;
 use lily_plan::buffer::BufferClass;
@@ -19,7 +20,7 @@ use crate::launch::PreparedLaunch;
 use crate::memory::{Address, DeviceMemory};
 use crate::options::{CudaOptions, Submission};
 use crate::order::Order;
-use crate::sequence::{CudaSequence, SessionTable, is_session};
+use crate::sequence::CudaSequence;
 use crate::weights::WeightStore;
 
 mod ports;
@@ -139,7 +140,7 @@ impl CudaModel {
         let program = self.lower(&plan)?;
         self.kernels.load(&program)?;
         let launches = self.launches(&plan, &program)?;
-        let session = self.session.with(plan.plan());
+        let session = trusted(self.session.with(plan.plan()));
         let ports = Ports::new(&self.context, plan.plan())?;
         let places = places(&plan, &session, &ports);
         if plan.arena_bytes() > self.arena.len() {
@@ -218,9 +219,8 @@ fn places(plan: &ValidPlan, session: &SessionTable, ports: &Ports) -> Vec<Place>
     let buffers = plan.plan().buffers.iter().zip(plan.placements()).enumerate();
     buffers
         .map(|(index, (buffer, placement))| {
-            if is_session(buffer) {
-                let index = session.position(&buffer.name);
-                return Place::Session(index.expect("the table has the plan's buffers"));
+            if let Some(index) = session.index_of(buffer) {
+                return Place::Session(index);
             }
             match placement {
                 Some(placement) => Place::Arena(placement.offset),

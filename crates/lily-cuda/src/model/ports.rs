@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaStream};
 use lily_plan::buffer::BufferClass;
-use lily_plan::plan::{Phase, Plan};
+use lily_plan::plan::Plan;
 
 use crate::error::CudaError;
 use crate::memory::{ALIGN, Address, DeviceMemory, Pinned, download, upload};
@@ -19,23 +19,13 @@ pub(crate) struct Ports {
     offsets: Vec<Option<u64>>,
     control: u64,
     tokens: u64,
-    logits: Logits,
+    logits: u64,
     /// Control block and tokens as they go to the device: everything from `control` to the end of
     /// the tokens.
     input: Pinned,
     output: Pinned,
     /// Where the plan chooses its own next token.
-    pub(crate) ring: Option<(usize, Ring)>,
-}
-
-/// Where logits lie and how many rows they have.
-#[derive(Clone, Copy, Debug)]
-struct Logits {
-    offset: u64,
-    /// Bytes in all.
-    bytes: u64,
-    /// Bytes of one token row where every row has logits, else `None`.
-    row_bytes: Option<u64>,
+    pub(crate) ring: Option<Ring>,
 }
 
 impl Ports {
@@ -45,30 +35,22 @@ impl Ports {
             offsets[id.0 as usize].expect("ports are inputs and outputs")
         };
         let (control, tokens) = (offset(plan.ports.control), offset(plan.ports.tokens));
-        let logits = plan.buffer(plan.ports.logits);
-        let every_row = plan.phase == Phase::Score;
-        let logits = Logits {
-            offset: offset(plan.ports.logits),
-            bytes: logits.bytes(),
-            row_bytes: every_row.then(|| logits.bytes() / plan.rows as u64),
-        };
-        let ring = Ring::of(plan)
-            .map(|(buffer, len)| Ok::<_, CudaError>((buffer.0 as usize, Ring::new(context, len)?)));
+        let ring = plan.ring().map(|ring| Ring::new(context, ring));
         Ok(Ports {
             ring: ring.transpose()?,
             memory: DeviceMemory::zeroed(context, "inputs and logits", bytes)?,
             control,
             tokens,
-            logits,
+            logits: offset(plan.ports.logits),
             input: Pinned::zeroed(context, tokens - control + 4 * plan.rows as u64)?,
-            output: Pinned::zeroed(context, logits.bytes)?,
+            output: Pinned::zeroed(context, plan.buffer(plan.ports.logits).bytes())?,
             offsets,
         })
     }
 
     /// Where the buffer of that index lies.
     pub(crate) fn address(&self, index: usize) -> Address {
-        if let Some((_, ring)) = self.ring.as_ref().filter(|(buffer, _)| *buffer == index) {
+        if let Some(ring) = self.ring.as_ref().filter(|ring| ring.is_buffer(index)) {
             return ring.address();
         }
         let offset = self.offsets[index].expect("the buffer is an input or output");
@@ -97,26 +79,20 @@ impl Ports {
         unsafe { upload(to, &self.input.bytes()[..len], stream) }
     }
 
-    /// Starts the copy of the logits of `rows` token rows.
-    pub(crate) fn fetch(&mut self, rows: usize, stream: &CudaStream) -> Result<(), CudaError> {
-        let len = self.logits.len(rows);
-        let from = self.memory.range(self.logits.offset, len);
+    /// Starts the copy of the first `len` logits.
+    pub(crate) fn fetch(&mut self, len: usize, stream: &CudaStream) -> Result<(), CudaError> {
+        let bytes = 4 * len;
+        let from = self.memory.range(self.logits, bytes as u64);
         // SAFETY: the range was checked and lives as long as the ports; the staging bytes are not
         // read before the run has ended.
-        unsafe { download(&mut self.output.bytes_mut()[..len as usize], from, stream) }
+        unsafe { download(&mut self.output.bytes_mut()[..bytes], from, stream) }
     }
 
-    /// The logits that [`Ports::fetch`] copied, once the stream has passed the copy.
-    pub(crate) fn logits(&self, rows: usize, logits: &mut Vec<f32>) {
-        let bytes = &self.output.bytes()[..self.logits.len(rows) as usize];
+    /// The `len` logits that [`Ports::fetch`] copied, once the stream has passed the copy.
+    pub(crate) fn logits(&self, len: usize, logits: &mut Vec<f32>) {
+        let bytes = &self.output.bytes()[..4 * len];
         logits.clear();
         logits.extend(bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])));
-    }
-}
-
-impl Logits {
-    fn len(&self, rows: usize) -> u64 {
-        self.row_bytes.map_or(self.bytes, |bytes| bytes * rows as u64)
     }
 }
 
@@ -141,7 +117,7 @@ fn layout(plan: &Plan) -> (Vec<Option<u64>>, u64) {
 mod tests {
     use super::*;
     use lily_plan::buffer::Elem;
-    use lily_plan::plan::PlanBuilder;
+    use lily_plan::plan::{Phase, PlanBuilder};
 
     #[test]
     fn control_block_and_tokens_lie_side_by_side() {

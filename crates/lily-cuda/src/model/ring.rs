@@ -4,9 +4,7 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 
 use cudarc::driver::{CudaContext, CudaEvent, CudaStream};
-use lily_plan::buffer::BufferId;
-use lily_plan::op::Op;
-use lily_plan::plan::Plan;
+use lily_plan::run::TokenRing;
 
 use crate::error::{CudaError, driver};
 use crate::memory::{Address, Pinned};
@@ -24,7 +22,7 @@ pub(crate) struct Ring {
     /// Keeps the slots; nobody looks at them through it while steps are in flight.
     _memory: Pinned,
     slots: NonNull<u32>,
-    len: usize,
+    plan_ring: TokenRing,
     /// One per step in flight.
     ends: Vec<CudaEvent>,
 }
@@ -33,20 +31,17 @@ pub(crate) struct Ring {
 unsafe impl Send for Ring {}
 
 impl Ring {
-    /// The ring's buffer and its slots, where the plan has one.
-    pub(crate) fn of(plan: &Plan) -> Option<(BufferId, usize)> {
-        plan.steps.iter().find_map(|step| match &step.op {
-            Op::Advance(op) => Some((op.ring.buffer, op.ring_len)),
-            _ => None,
-        })
+    pub(crate) fn new(context: &Arc<CudaContext>, plan_ring: TokenRing) -> Result<Self, CudaError> {
+        let ends = (0..flight(plan_ring.slots)).map(|_| context.new_event(None));
+        let ends = ends.collect::<Result<_, _>>().map_err(driver("cuEventCreate"))?;
+        let mut memory = Pinned::zeroed(context, 4 * plan_ring.slots.max(1) as u64)?;
+        let slots = NonNull::from(&mut memory.bytes_mut()[..4]).cast();
+        Ok(Ring { _memory: memory, slots, plan_ring, ends })
     }
 
-    pub(crate) fn new(context: &Arc<CudaContext>, len: usize) -> Result<Self, CudaError> {
-        let ends = (0..flight(len)).map(|_| context.new_event(None));
-        let ends = ends.collect::<Result<_, _>>().map_err(driver("cuEventCreate"))?;
-        let mut memory = Pinned::zeroed(context, 4 * len.max(1) as u64)?;
-        let slots = NonNull::from(&mut memory.bytes_mut()[..4]).cast();
-        Ok(Ring { _memory: memory, slots, len, ends })
+    /// Whether it is the buffer of that index in its plan.
+    pub(crate) fn is_buffer(&self, index: usize) -> bool {
+        self.plan_ring.buffer.0 as usize == index
     }
 
     /// Where the device writes. With unified addressing, which every 64-bit system has, page-locked
@@ -69,10 +64,11 @@ impl Ring {
     pub(crate) fn take(&self, step: usize, position: usize) -> Result<u32, CudaError> {
         let ended = self.ends[step % self.ends.len()].synchronize();
         ended.map_err(driver("cuEventSynchronize"))?;
-        // SAFETY: the slot is one of `len` in memory that lives as long as the ring and is aligned far
-        // beyond 4 bytes. The device wrote it before the event and steps in flight write other slots; a
-        // volatile read, because the compiler sees neither.
-        Ok(unsafe { self.slots.add(position % self.len).read_volatile() })
+        let slot = self.plan_ring.slot(position);
+        // SAFETY: the slot is one of the ring's, in memory that lives as long as the ring and is
+        // aligned far beyond 4 bytes. The device wrote it before the event and steps in flight write
+        // other slots; a volatile read, because the compiler sees neither.
+        Ok(unsafe { self.slots.add(slot).read_volatile() })
     }
 }
 

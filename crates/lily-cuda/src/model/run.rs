@@ -3,7 +3,8 @@
 use std::sync::{MutexGuard, PoisonError};
 
 use cudarc::driver::CudaStream;
-use lily_device::{DeviceError, PlanId, Sequence};
+use lily_device::session::own_sequence;
+use lily_device::{DeviceError, PlanId, Sequence, trusted};
 use lily_plan::op::NO_TOKEN;
 
 use crate::error::{CudaError, driver};
@@ -23,16 +24,17 @@ impl CudaModel {
     ) -> Result<(), DeviceError> {
         let sequence = self.own(sequence)?;
         let prepared = &self.plans[plan.0];
-        prepared.check_input(tokens, position);
+        trusted(prepared.plan.plan().check_run(tokens.len(), position));
+        let n_logits = prepared.plan.plan().logits_len(tokens.len());
         let _running = self.lock();
         let mut ports = prepared.ports();
         self.context.bind_to_thread().map_err(driver("cuCtxSetCurrent")).map_err(start)?;
         let _drain = Drain(&self.stream);
         ports.send(tokens, position, &self.stream).map_err(start)?;
         self.submit(plan, sequence)?;
-        ports.fetch(tokens.len(), &self.stream).map_err(start)?;
+        ports.fetch(n_logits, &self.stream).map_err(start)?;
         self.wait(prepared)?;
-        ports.logits(tokens.len(), logits);
+        ports.logits(n_logits, logits);
         Ok(())
     }
 
@@ -50,13 +52,13 @@ impl CudaModel {
         if steps == 0 {
             return Ok(0);
         }
-        prepared.check_input(&[token], position + steps - 1);
+        trusted(prepared.plan.plan().check_run(1, position + steps - 1));
         let _running = self.lock();
         let mut ports = prepared.ports();
         self.context.bind_to_thread().map_err(driver("cuCtxSetCurrent")).map_err(start)?;
         let _drain = Drain(&self.stream);
         ports.send(&[token], position, &self.stream).map_err(start)?;
-        let (_, ring) = ports.ring.as_ref().expect("the caller has asked for it");
+        let ring = ports.ring.as_ref().expect("the caller has asked for it");
         let within = |error: CudaError| error.at(prepared.label());
         let (mut fed, mut seen, mut more) = (0, 0, true);
         while more {
@@ -75,11 +77,8 @@ impl CudaModel {
 
     /// The sequence as this device's own, if it was made for the prepared plans.
     fn own<'s>(&self, sequence: &'s mut dyn Sequence) -> Result<&'s mut CudaSequence, DeviceError> {
-        let own = sequence.as_any_mut().downcast_mut::<CudaSequence>();
-        let Some(own) = own.filter(|own| own.matches(&self.session)) else {
-            let message = "the sequence was not made for the plans of this model".to_owned();
-            return Err(DeviceError::Lost { device: "cuda", step: "start".to_owned(), message });
-        };
+        let made_for = |own: &CudaSequence| own.matches(&self.session);
+        let own = own_sequence(sequence, "cuda", made_for)?;
         match own.failed.take() {
             Some(error) => Err(error),
             None => Ok(own),
@@ -137,16 +136,5 @@ impl PreparedPlan {
             Phase::Decode => "somewhere in decode",
             Phase::Score => "somewhere in score",
         }
-    }
-
-    fn check_input(&self, tokens: &[u32], position: usize) {
-        let plan = self.plan.plan();
-        assert!(
-            (1..=plan.rows).contains(&tokens.len()) && position + tokens.len() <= plan.capacity,
-            "{} tokens at position {position} in a plan of {} rows and {} positions",
-            tokens.len(),
-            plan.rows,
-            plan.capacity,
-        );
     }
 }

@@ -8,7 +8,8 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use lily_checkpoint::Checkpoint;
 use lily_checkpoint::manifest::Manifest;
-use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence};
+use lily_device::session::{SessionTable, own_sequence};
+use lily_device::{DeviceError, LoadedModel, PlanId, Progress, Sequence, trusted};
 use lily_kernels::limits::{self, Footprint};
 use lily_kernels::lower::{self, Tuning};
 use lily_plan::plan::Plan;
@@ -25,7 +26,7 @@ use crate::launch::PreparedLaunch;
 use crate::mapped::Mapped;
 use crate::memory::{Heap, SharedArenas, SharedBuffer};
 use crate::options::MetalOptions;
-use crate::places::{Places, SessionTable};
+use crate::places::Places;
 use crate::queue::Queue;
 use crate::residency;
 use crate::sequence::MetalSequence;
@@ -130,7 +131,7 @@ impl MetalModel {
             PreparedLaunch::new(launch, pipeline, |id| self.weight(plan.plan(), id))
         });
         let launches = launches.collect();
-        let session = self.session.with(plan.plan());
+        let session = trusted(self.session.with(plan.plan()));
         let places = Places::of(&plan, &session);
         let ports = Arc::new(self.heap.allocate("inputs and logits", places.port_bytes)?);
         if plan.arena_bytes() > self.scratch.len() {
@@ -174,17 +175,11 @@ impl MetalModel {
         &self,
         sequence: &'s mut dyn Sequence,
     ) -> Result<&'s mut MetalSequence, DeviceError> {
-        let lost = |message: &str| DeviceError::Lost {
-            device: "metal",
-            step: "start".to_owned(),
-            message: message.to_owned(),
-        };
         if self.silent.load(Ordering::Relaxed) {
-            return Err(lost("the GPU has not answered an earlier run"));
+            let message = "the GPU has not answered an earlier run".to_owned();
+            return Err(DeviceError::Lost { device: "metal", step: "start".to_owned(), message });
         }
-        let own = sequence.as_any_mut().downcast_mut::<MetalSequence>();
-        own.filter(|own| own.matches(&self.session))
-            .ok_or_else(|| lost("the sequence was not made for the plans of this model"))
+        own_sequence(sequence, "metal", |own: &MetalSequence| own.matches(&self.session))
     }
 }
 

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-use lily_device::DeviceError;
 use lily_device::compare::control;
+use lily_device::{DeviceError, trusted};
 use lily_plan::buffer::BufferId;
-use lily_plan::op::{NO_TOKEN, Op};
-use lily_plan::plan::{Phase, Plan};
+use lily_plan::op::NO_TOKEN;
+use lily_plan::plan::Plan;
 
 use crate::MetalError;
 use crate::encoding::Command;
@@ -105,7 +105,7 @@ impl MetalModel {
         (tokens, position): (&[u32], usize),
         logits: &mut Vec<f32>,
     ) -> Result<(), DeviceError> {
-        prepared.check_input(tokens, position);
+        trusted(prepared.plan.plan().check_run(tokens.len(), position));
         let _running = self.lock();
         let keep = self.keep(prepared, sequence);
         // SAFETY: the lock is held, and every run waits for its commands before it lets go.
@@ -125,14 +125,14 @@ impl MetalModel {
         steps: usize,
         on_token: &mut dyn FnMut(u32) -> bool,
     ) -> Result<usize, DeviceError> {
-        let Some((ring, slots)) = prepared.ring() else {
+        let Some(ring) = prepared.plan.plan().ring() else {
             let what = "steps ahead with a plan that does not choose its tokens".to_owned();
             return Err(DeviceError::Unsupported { what });
         };
         if steps == 0 {
             return Ok(0);
         }
-        prepared.check_input(&[token], position + steps - 1);
+        trusted(prepared.plan.plan().check_run(1, position + steps - 1));
         let _running = self.lock();
         let keep = self.keep(prepared, sequence);
         // SAFETY: the lock is held, and every run waits for its commands before it lets go.
@@ -142,14 +142,14 @@ impl MetalModel {
         let mut more = true;
         loop {
             // A slot must be read before the step that writes it anew is submitted.
-            while more && fed < steps && flight.steps.len() < (AHEAD + 1).min(slots) {
+            while more && fed < steps && flight.steps.len() < (AHEAD + 1).min(ring.slots) {
                 flight.steps.push_back(self.submit(prepared, &keep, 1)?);
                 fed += 1;
             }
             let Some(oldest) = flight.steps.pop_front() else { return Ok(fed) };
             self.wait(oldest)?;
             if more {
-                let slot = keep.port(ring) + 4 * ((position + seen) % slots) as u64;
+                let slot = keep.port(ring.buffer) + 4 * ring.slot(position + seen) as u64;
                 let mut bytes = [0; 4];
                 // SAFETY: the step that wrote the slot has completed, and no step in flight writes it:
                 // there are fewer of them than slots.
@@ -252,34 +252,9 @@ impl MetalModel {
 }
 
 impl PreparedPlan {
-    /// The ring's buffer and its slots, where steps choose the next token by themselves.
-    fn ring(&self) -> Option<(BufferId, usize)> {
-        self.plan.plan().steps.iter().find_map(|step| match &step.op {
-            Op::Advance(op) => Some((op.ring.buffer, op.ring_len)),
-            _ => None,
-        })
-    }
-
-    fn check_input(&self, tokens: &[u32], position: usize) {
-        let plan = self.plan.plan();
-        assert!(
-            (1..=plan.rows).contains(&tokens.len()) && position + tokens.len() <= plan.capacity,
-            "{} tokens at position {position} in a plan of {} rows and {} positions",
-            tokens.len(),
-            plan.rows,
-            plan.capacity,
-        );
-    }
-
     fn read_logits(&self, keep: &Keep, rows: usize, logits: &mut Vec<f32>) {
         let plan = self.plan.plan();
-        let elements = plan.buffer(plan.ports.logits).len as usize;
-        // One row for the last token, or one per row of the plan, of which `rows` were computed.
-        let active = match plan.phase {
-            Phase::Score => elements / plan.rows * rows,
-            Phase::Prefill | Phase::Decode => elements,
-        };
-        let mut bytes = vec![0; 4 * active];
+        let mut bytes = vec![0; 4 * plan.logits_len(rows)];
         // SAFETY: the run's commands have completed, and its lock is still held.
         unsafe { keep.ports.read(keep.port(plan.ports.logits), &mut bytes) };
         logits.clear();
