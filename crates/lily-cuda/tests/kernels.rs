@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use lily_cuda::{CudaError, compile_kernels};
 use lily_kernels::launch::Kernel;
+use lily_kernels::lower::Tuning;
 
 /// What a kernel of the small checkpoints stands for: its template, formats and switches. Numbers
 /// change loop bounds and offsets, and the 35B shape, of which every kernel is compiled, has those
@@ -21,8 +22,9 @@ fn kind(kernel: &Kernel) -> (&'static str, Vec<&str>) {
 #[test]
 fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
     let Some(shared) = common::shared() else { return };
-    let large = common::launches_of(&[shared.join("qwen36")]);
-    let small = common::launches(&shared);
+    let tuning = Tuning::nvidia();
+    let large = common::launches_for(&[shared.join("qwen36")], &tuning);
+    let small = common::launches_for(&common::checkpoints(&shared), &tuning);
     let mut seen = BTreeSet::new();
     let mut kernels: Vec<&Kernel> = large.iter().map(|launch| &launch.kernel).collect();
     seen.extend(kernels.iter().map(|kernel| kind(kernel)));

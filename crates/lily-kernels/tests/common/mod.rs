@@ -44,6 +44,11 @@ pub(crate) fn checkpoints(shared: &Path) -> Vec<PathBuf> {
 /// The launches of a checkpoint's plans: decode and prefill, fused and not, in `f32` and in
 /// `bf16`.
 pub(crate) fn plans(checkpoint: &Path) -> Vec<(ValidPlan, Program)> {
+    plans_for(checkpoint, &Tuning::default())
+}
+
+/// The same for another machine than Metal's.
+pub(crate) fn plans_for(checkpoint: &Path, tuning: &Tuning) -> Vec<(ValidPlan, Program)> {
     let (config, manifest) = describe(checkpoint).expect("a description");
     let mut plans = Vec::new();
     for (phase, rows) in [
@@ -51,6 +56,7 @@ pub(crate) fn plans(checkpoint: &Path) -> Vec<(ValidPlan, Program)> {
         (Phase::Prefill, 4),
         (Phase::Prefill, 64),
         (Phase::Prefill, 512),
+        (Phase::Prefill, 4096),
         (Phase::Score, 64),
     ] {
         for fusions in [Fusions::all(), Fusions::none()] {
@@ -64,7 +70,7 @@ pub(crate) fn plans(checkpoint: &Path) -> Vec<(ValidPlan, Program)> {
                 };
                 let plan = build(&config, &manifest, &options).expect("a plan");
                 let plan = ValidPlan::new(plan).expect("a valid plan");
-                let program = lower(&plan, &manifest, &Tuning::default()).expect("launches");
+                let program = lower(&plan, &manifest, tuning).expect("launches");
                 plans.push((plan, program));
             }
         }
@@ -79,10 +85,17 @@ pub(crate) fn launches(shared: &Path) -> Vec<Launch> {
 
 /// The launches of some checkpoints, one per kernel.
 pub(crate) fn launches_of(checkpoints: &[PathBuf]) -> Vec<Launch> {
+    launches_for(checkpoints, &Tuning::default())
+}
+
+/// The same for another machine than Metal's.
+pub(crate) fn launches_for(checkpoints: &[PathBuf], tuning: &Tuning) -> Vec<Launch> {
     let mut seen = BTreeSet::new();
     let mut launches = Vec::new();
     for checkpoint in checkpoints {
-        for launch in plans(checkpoint).into_iter().flat_map(|(_, program)| program.launches) {
+        for launch in
+            plans_for(checkpoint, tuning).into_iter().flat_map(|(_, program)| program.launches)
+        {
             if seen.insert(launch.kernel.clone()) {
                 launches.push(launch);
             }
