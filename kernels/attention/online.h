@@ -22,7 +22,8 @@ template <typename KV, int HEAD_DIM, int H> struct online_layout {
     LOADS = HEAD_DIM / (WIDTH * VECTOR),                // pieces of a row per lane
     PIECES = LOADS * QUARTERS,                          // float4 of a row per lane
     PADDED = H <= 1 ? 1 : H <= 2 ? 2 : H <= 4 ? 4 : 8,  // heads, as a power of two
-    PASSES = WIDTH / PADDED < 4 ? WIDTH / PADDED : 4,
+    MOST = H >= 4 && sizeof(KV) == 2 ? 8 : 4,           // where a lane has registers for more, more is under way
+    PASSES = WIDTH / PADDED < MOST ? WIDTH / PADDED : MOST,
     KEYS = PASSES * SIDE,                               // at a time
     COPIES = WIDTH / (PASSES * PADDED),
     WEIGHTS = PADDED < 4 ? 4 : PADDED                   // floats of a key's softmax weights in threadgroup memory

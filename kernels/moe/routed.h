@@ -15,7 +15,8 @@
 //              experts uint[TOP_K]; weights float[TOP_K + 1]; out float[TOP_K, N]; shared_out float[SHARED_N]
 // ownership    threadgroups: for each slot j those of its N rows, then those of the shared expert; each owns
 //              SIMDGROUPS * ROWS rows of both matrices. Every one of a slot finds the slot's expert itself:
-//              simdgroup 0, before its share of staging h. Threadgroup 0 writes experts and weights.
+//              simdgroup 0, before its share of staging h. Threadgroup 0 writes experts and weights and publishes
+//              them, so that routed_down can ask for its matrices early.
 // threadgroup  as stacked_matvec, and 4 bytes
 // needs        TOP_K <= 32, TOP_K <= EXPERTS <= 1024, SIMDGROUPS >= 2; N, SHARED_N >= ROWS; else as matvec
 // sums         as matvec, for each product
@@ -41,7 +42,7 @@ template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int T
   const thread_place at = place_of(index, simdgroup, lane);
   float g[ROWS];
   float u[ROWS];
-  LILY_TRIGGER();
+  if (group != 0) LILY_TRIGGER();
   if (group < PER_SLOT * TOP_K) {
     const uint slot = group / PER_SLOT;
     const uint first = (group % PER_SLOT * SIMDGROUPS + simdgroup) * ROWS;
@@ -55,11 +56,15 @@ template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int T
       float weight;
       top_k<EXPERTS, TOP_K>(logits, lane, expert, weight);
       if (lane == slot) picked[0] = expert;
-      if (group == 0 && lane < uint(TOP_K)) {
-        experts[lane] = expert;
-        weights[lane] = weight;
+      if (group == 0) {
+        if (lane < uint(TOP_K)) {
+          experts[lane] = expert;
+          weights[lane] = weight;
+        }
+        if (lane == 0) weights[TOP_K] = sigmoid(shared_gate[0]);
+        LILY_PUBLISH();
+        LILY_TRIGGER();
       }
-      if (group == 0 && lane == 0) weights[TOP_K] = sigmoid(shared_gate[0]);
     }
     float squares_here = 0.0f;
     if (K % 8 == 0) squares_here = stage_chunks<FG, K, SIMDGROUPS * 32, NORM>(tile, chunks, norm_chunks, 0, index);
@@ -81,14 +86,12 @@ template <typename FG, typename FU, typename SG, typename SU, int EXPERTS, int T
   }
 }
 
-// products[r] = dot of row r with x, read straight from device memory; the same in every lane. Waits for earlier
-// steps after it has asked for the first batch of the matrix.
+// products[r] = dot of row r with x, read straight from device memory; the same in every lane. `batch` is the first
+// one of the matrix, which has been asked for.
 template <typename F, int K, int ROWS>
-METAL_FUNC void multiply_rows_direct(thread float* products, matrix_rows<F> rows, const device float* x, uint lane) {
+METAL_FUNC void multiply_rows_direct(thread float* products, thread row_batch<F, K, ROWS>& batch, matrix_rows<F> rows,
+                                     const device float* x, uint lane) {
   typedef row_plan<F, K, ROWS> plan;
-  row_batch<F, K, ROWS> batch;
-  load_batch<F, K, ROWS, 1>(batch, &rows, 0, lane);
-  LILY_WAIT();
   float acc[ROWS];
   UNROLL for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
   for (int b = 0; b < plan::BATCHES; b++) {
@@ -115,7 +118,7 @@ METAL_FUNC void multiply_rows_direct(thread float* products, matrix_rows<F> rows
 //              of format S; x float[DIM], read and written
 // ownership    a threadgroup owns ROWS outputs; simdgroup s takes slots s, s + SIMDGROUPS, ... of the TOP_K + 1,
 //              the shared expert being the last. Each row of activations is read once per threadgroup, so
-//              none is staged.
+//              none is staged. The experts are read and their matrices asked for ahead of LILY_WAIT.
 // threadgroup  4 bytes per slot and row
 // needs        ROWS <= DIM, ROWS <= 32; else as matvec
 // sums         a product as in matvec; then x + slot 0 + slot 1 + ... + the shared expert
@@ -136,13 +139,19 @@ template <typename F, typename S, int EXPERTS, int TOP_K, int N, int SHARED_N, i
   for (uint slot = simdgroup; slot <= uint(TOP_K); slot += SIMDGROUPS) {
     float products[ROWS];
     if (slot < uint(TOP_K)) {
+      const size_t expert = LILY_READ_PUBLISHED(experts + slot);
+      const matrix_rows<F> rows = rows_at<F, N>(down, size_t(EXPERTS) * DIM, expert * DIM + row);
+      row_batch<F, N, ROWS> batch;
+      load_batch<F, N, ROWS, 1>(batch, &rows, 0, lane);
       LILY_WAIT();
       if (slot == 0 && owner) sum = x[row + index];
-      const size_t expert = experts[slot];
-      multiply_rows_direct<F, N, ROWS>(products, rows_at<F, N>(down, size_t(EXPERTS) * DIM, expert * DIM + row),
-                                       mid + slot * N, lane);
+      multiply_rows_direct<F, N, ROWS>(products, batch, rows, mid + slot * N, lane);
     } else {
-      multiply_rows_direct<S, SHARED_N, ROWS>(products, rows_at<S, SHARED_N>(shared_down, DIM, row), shared_mid, lane);
+      const matrix_rows<S> rows = rows_at<S, SHARED_N>(shared_down, DIM, row);
+      row_batch<S, SHARED_N, ROWS> batch;
+      load_batch<S, SHARED_N, ROWS, 1>(batch, &rows, 0, lane);
+      LILY_WAIT();
+      multiply_rows_direct<S, SHARED_N, ROWS>(products, batch, rows, shared_mid, lane);
     }
     if (lane == 0) {
       const float weight = weights[slot];

@@ -17,6 +17,10 @@
 #define LILY_WAIT()
 #define LILY_TRIGGER()
 #endif
+// A kernel starts once every block of the one before has triggered; the fence makes what one of them wrote before that
+// visible at the level-2 cache, where the load looks.
+#define LILY_PUBLISH() (__threadfence(), __syncwarp())
+#define LILY_READ_PUBLISHED(pointer) __ldcg(pointer)
 
 #define FLT_MAX 3.402823466e+38f
 #define FLT_MIN 1.175494351e-38f

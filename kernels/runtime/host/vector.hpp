@@ -6,6 +6,8 @@
 #define METAL_FUNC inline
 #define LILY_WAIT()
 #define LILY_TRIGGER()
+#define LILY_PUBLISH()
+#define LILY_READ_PUBLISHED(pointer) (*(pointer))
 #define LILY_FENCE()
 
 #define FLT_MAX __FLT_MAX__

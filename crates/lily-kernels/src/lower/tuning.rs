@@ -76,6 +76,7 @@ impl Tuning {
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,
+            scan_lanes: 4,
             ..Tuning::default()
         }
     }
