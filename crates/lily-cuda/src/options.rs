@@ -95,6 +95,7 @@ impl Default for CudaOptions {
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
+     matvec_rows=N, matvec_simdgroups=N, gated_rows=N, gated_simdgroups=N, down_rows=N, \
      scan_block=N, scan_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
@@ -136,19 +137,26 @@ impl CudaOptions {
                 self.cache = KernelCache::Folder(folder.into());
             }
             Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
-            Some(("gemm_rows", n)) => self.tuning.gemm_rows = n.parse().map_err(|_| refused())?,
-            Some(("expert_tile", n)) => match n.parse() {
-                Ok(rows @ (16 | 32 | 64)) => self.tuning.expert_tile_rows = rows,
-                _ => return Err(refused()),
-            },
-            Some(("scan_block", n)) => match n.parse() {
-                Ok(tokens @ (1 | 2 | 4 | 8)) => self.tuning.scan_block = tokens,
-                _ => return Err(refused()),
-            },
-            Some(("scan_lanes", n)) => match n.parse() {
-                Ok(lanes @ (4 | 8 | 16)) => self.tuning.scan_lanes = lanes,
-                _ => return Err(refused()),
-            },
+            Some((name, n)) => {
+                let n: usize = n.parse().map_err(|_| refused())?;
+                let tuning = &mut self.tuning;
+                let (field, allowed): (_, &[usize]) = match name {
+                    "gemm_rows" => (&mut tuning.gemm_rows, &[]),
+                    "expert_tile" => (&mut tuning.expert_tile_rows, &[16, 32, 64]),
+                    "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
+                    "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
+                    "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
+                    "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
+                    "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
+                    "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
+                    "scan_lanes" => (&mut tuning.scan_lanes, &[4, 8, 16]),
+                    _ => return Err(refused()),
+                };
+                if !allowed.is_empty() && !allowed.contains(&n) {
+                    return Err(refused());
+                }
+                *field = n;
+            }
             _ => return Err(refused()),
         }
         Ok(())

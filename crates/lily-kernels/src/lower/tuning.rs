@@ -31,6 +31,11 @@ pub struct Tuning {
     /// Simdgroups of a threadgroup of such a product, where there is enough work: 2 to 16, a power of
     /// two. Changes the order of the sum of squares of a folded norm.
     pub matvec_simdgroups: usize,
+    /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
+    /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
+    pub routed_gated: (usize, usize),
+    /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
+    pub routed_down_rows: usize,
     /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
     pub gqa_packing: bool,
     /// Query heads that one simdgroup of few-row attention serves at most: 1, 2, 4 or 8. A lane keeps
@@ -57,6 +62,8 @@ impl Default for Tuning {
             expert_tile_rows: 32,
             matvec_rows: 4,
             matvec_simdgroups: 8,
+            routed_gated: (1, 8),
+            routed_down_rows: 4,
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
@@ -73,6 +80,7 @@ impl Tuning {
         Tuning {
             matmul_block: Block { rows: 96, columns: 128, depth: 64, simdgroups: (2, 2) },
             expert_tile_rows: 64,
+            routed_gated: (2, 8),
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,

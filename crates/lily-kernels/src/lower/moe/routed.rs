@@ -10,10 +10,6 @@ use crate::lower::{Context, LowerError};
 const MOST_EXPERTS: usize = 1024;
 /// Slots of a token: one per lane.
 const MOST_SLOTS: usize = 32;
-/// Simdgroups of a threadgroup of the gate and up projections, one row of both matrices each.
-const GATED_SIMDGROUPS: usize = 8;
-/// Outputs of a threadgroup of the down projections.
-const DOWN_ROWS: usize = 4;
 /// Most simdgroups of such a threadgroup; beyond, one takes several slots.
 const MOST_DOWN_SIMDGROUPS: usize = 16;
 
@@ -24,6 +20,8 @@ pub(in crate::lower) fn routed_gated_linear(
     if op.n_experts > MOST_EXPERTS || op.top_k > MOST_SLOTS || op.top_k > op.n_experts {
         return Err(cx.unsupported(format!("{} of {} experts", op.top_k, op.n_experts)));
     }
+    let (most_rows, simdgroups) = cx.tuning.routed_gated;
+    let rows = if op.n.min(op.shared_n) < most_rows { 1 } else { most_rows };
     let args = vec![
         cx.format(op.gate)?,
         cx.format(op.up)?,
@@ -34,16 +32,16 @@ pub(in crate::lower) fn routed_gated_linear(
         op.n.to_string(),
         op.shared_n.to_string(),
         op.k.to_string(),
-        "1".to_owned(),
-        GATED_SIMDGROUPS.to_string(),
+        rows.to_string(),
+        simdgroups.to_string(),
         op.norm.is_some().to_string(),
     ];
-    let groups =
-        op.top_k * op.n.div_ceil(GATED_SIMDGROUPS) + op.shared_n.div_ceil(GATED_SIMDGROUPS);
+    let groups_of = |n: usize| n.div_ceil(rows * simdgroups);
+    let groups = op.top_k * groups_of(op.n) + groups_of(op.shared_n);
     Ok(Launch {
         kernel: Kernel { module: Module::Moe, template: "routed_gated_matvec", args },
         grid: [Extent::Fixed(groups as u32), Extent::Fixed(1), Extent::Fixed(1)],
-        threads: GATED_SIMDGROUPS as u32 * 32,
+        threads: simdgroups as u32 * 32,
         bindings: vec![
             Binding::Region(op.x.clone()),
             norm_weight(op.norm.as_ref(), &op.x),
@@ -66,7 +64,8 @@ pub(in crate::lower) fn routed_down(
     cx: &Context<'_>,
     op: &RoutedDown,
 ) -> Result<Launch, LowerError> {
-    let rows = if op.dim < DOWN_ROWS { 1 } else { DOWN_ROWS };
+    let most_rows = cx.tuning.routed_down_rows;
+    let rows = if op.dim < most_rows { 1 } else { most_rows };
     let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
     let args = vec![
         cx.format(op.down)?,
