@@ -3,10 +3,10 @@
 use anyhow::{Context, Result};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_device::Device;
+use lily_device::{Device, DeviceFacts};
 use lily_metal::{MetalError, MetalOptions};
 
-use crate::args::{DeviceKind, EngineArgs};
+use crate::args::{DeviceKind, EngineArgs, PlanningArgs};
 use crate::failure::usage;
 
 /// A machine, and the memory that a model may take there (`None`: what the system has).
@@ -17,9 +17,9 @@ pub(crate) struct Chosen {
 
 /// The machine that the flags ask for, or the best one there is.
 pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
-    match args.device {
+    match args.planning.device {
         DeviceKind::Cpu => Ok(cpu(args)),
-        DeviceKind::Cuda => Ok(cuda(args)?.context("the CUDA device cannot be used")?),
+        DeviceKind::Cuda => Ok(cuda(&args.planning)?.context("the CUDA device cannot be used")?),
         DeviceKind::Metal => Ok(metal().context("the Metal device cannot be used")?),
         DeviceKind::Auto => auto(args),
     }
@@ -31,13 +31,26 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
         Err(MetalError::NotMacOs) => {}
         Err(error) => eprintln!("warning: the Metal device is not used: {error}"),
     }
-    match cuda(args)? {
+    match cuda(&args.planning)? {
         Ok(chosen) => return Ok(chosen),
         // Most machines have no GPU of this kind: nothing to tell.
         Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => {}
         Err(error) => eprintln!("warning: the CUDA device is not used: {error}"),
     }
     Ok(cpu(args))
+}
+
+/// What plans need to know of the machine that the flags name. None is opened: `auto` is the
+/// processor, so that the same flags give the same plan everywhere.
+pub(crate) fn planned(args: &PlanningArgs) -> Result<DeviceFacts> {
+    let name = || "not opened".to_owned();
+    Ok(match args.device {
+        DeviceKind::Auto | DeviceKind::Cpu => {
+            CpuDevice::new(CpuOptions { threads: Some(1), isa: None }).facts()
+        }
+        DeviceKind::Cuda => cuda_options(args)?.facts(name(), 0),
+        DeviceKind::Metal => lily_metal::facts(name()),
+    })
 }
 
 /// The processor, which other devices are compared with.
@@ -49,10 +62,13 @@ fn cpu(args: &EngineArgs) -> Chosen {
     Chosen { device: Box::new(processor(args)), memory_limit: None }
 }
 
+fn cuda_options(args: &PlanningArgs) -> Result<CudaOptions> {
+    args.cuda.parse::<CudaOptions>().map_err(|e| usage(format!("--cuda: {e}")))
+}
+
 /// The outer error is a wrong flag.
-fn cuda(args: &EngineArgs) -> Result<Result<Chosen, CudaError>> {
-    let options = args.cuda.parse::<CudaOptions>();
-    let options = options.map_err(|e| usage(format!("--cuda: {e}")))?;
+fn cuda(args: &PlanningArgs) -> Result<Result<Chosen, CudaError>> {
+    let options = cuda_options(args)?;
     let open = || {
         let device = CudaDevice::new(options)?;
         let (free, _) = device.memory()?;

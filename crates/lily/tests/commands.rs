@@ -197,9 +197,36 @@ fn the_plan_of_the_demo_model_prints_as_text_and_as_json() {
         assert_eq!(plan["schedule"].as_array().unwrap().len() as u64, plan["stages"]);
         assert!(stdout(["plan", "--phase", phase]).contains("layers.0"), "{phase}");
     }
-    assert!(stdout(["plan", "--fuse=swiglu"]).starts_with("fusions      swiglu\nphase"));
+    let plan = stdout(["plan", "--fuse=swiglu"]);
+    assert!(plan.starts_with("device       cpu\nfusions      swiglu\nphase"), "{plan}");
     let steps = |fuse| json(["plan", "--json", "--fuse", fuse])["steps"].as_u64().unwrap();
     assert!(steps("none") > steps("residual") && steps("residual") > steps("all"));
+}
+
+#[test]
+fn a_plan_for_a_gpu_is_printed_without_one() {
+    let plan = |device| json(["plan", "--json", "--device", device]);
+    let cpu = plan("cpu");
+    assert_eq!((&cpu["device"], &cpu["fusions"]), (&json!("cpu"), &plan("auto")["fusions"]));
+    for gpu in ["cuda", "metal"] {
+        let found = plan(gpu);
+        assert_eq!((&found["device"], &found["fusions"]), (&json!(gpu), &json!("all")));
+        assert!(found["steps"].as_u64() < cpu["steps"].as_u64(), "{gpu}: fused steps are fewer");
+        let schedule = found["schedule"].to_string();
+        assert!(schedule.contains("advance"), "{gpu} chooses the next token itself: {schedule}");
+        // An explicit choice holds there too.
+        let unfused = json(["plan", "--json", "--device", gpu, "--fuse", "none"]);
+        assert_eq!(unfused["fusions"], "none", "{gpu}");
+    }
+}
+
+#[test]
+fn inspect_names_the_device_that_its_memory_is_for() {
+    for device in ["cpu", "cuda", "metal"] {
+        assert_eq!(json(["inspect", "--json", "--device", device])["device"], device);
+        let text = stdout(["inspect", "--device", device]);
+        assert!(text.contains(&format!(" on {device} at a context of ")), "{text}");
+    }
 }
 
 #[test]

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{EngineArgs, ModelArgs, SamplingArgs, positive};
+use super::shared::{EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, positive};
 
 /// Ask one question, or talk in a session
 ///
@@ -143,10 +143,19 @@ pub(crate) struct GenerateArgs {
     pub(crate) sampling: SamplingArgs,
 }
 
+/// Gives the argument `id` of a shared group the help that a command needs, and keeps its place.
+fn with_help(arg: clap::Arg, id: &str, help: &'static str) -> clap::Arg {
+    if arg.get_id() == id { arg.help(help).long_help(help) } else { arg }
+}
+
+/// Help of `--device` where no device is opened.
+const PLANNED_DEVICE: &str = "Machine to plan for; none is opened, and auto is the processor";
+
 /// Show what a checkpoint holds and what memory it needs
 ///
 /// Reads headers only, no weights. A directory with nothing but config.json works too.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "device", PLANNED_DEVICE)))]
 #[command(after_help = "\
 Examples:
   lily inspect
@@ -159,21 +168,23 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) planning: PlanningArgs,
 }
 
 /// Print the execution plan: steps, stages, memory
 ///
-/// Needs config.json alone.
+/// Needs config.json alone, and no device: the plan for a GPU is printed on any machine.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "device", PLANNED_DEVICE)))]
 #[command(after_help = "\
 Examples:
   lily plan --phase decode
   lily plan --model-path DIR --phase decode --json
   lily plan --phase prefill --rows 512 --fuse none
+  lily plan --device metal
 
---json prints one object with steps, stages, weight_bytes, state_bytes, kv_bytes_per_token,
-arena_bytes and the steps of each stage by name.")]
+--json prints one object with device, fusions, steps, stages, weight_bytes, state_bytes,
+kv_bytes_per_token, arena_bytes and the steps of each stage by name.")]
 pub(crate) struct PlanArgs {
     /// What the plan is for
     #[arg(long, default_value = "decode")]
@@ -187,7 +198,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) planning: PlanningArgs,
 }
 
 /// Phase of a plan.

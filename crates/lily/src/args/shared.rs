@@ -32,10 +32,21 @@ impl ModelArgs {
     }
 }
 
-/// How the engine holds and runs the model.
+/// How the engine runs the model.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub(crate) planning: PlanningArgs,
+    /// Worker threads [default: all cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// All that a plan depends on besides the model.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct PlanningArgs {
     /// Machine to run on
     #[arg(long, value_name = "KIND", env = "LILY_DEVICE", default_value = "auto")]
     pub(crate) device: DeviceKind,
@@ -45,9 +56,6 @@ pub(crate) struct EngineArgs {
     /// Tokens a session can hold [default: the model's own, at most 32768]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
-    /// Worker threads [default: all cores]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
-    pub(crate) threads: Option<usize>,
     /// Element type of the KV cache
     #[arg(long, value_name = "TYPE", default_value = "f32")]
     pub(crate) kv_cache: KvCache,
