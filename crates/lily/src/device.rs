@@ -7,6 +7,7 @@ use lily_device::{Device, DeviceFacts};
 use lily_metal::{MetalError, MetalOptions};
 
 use crate::args::{DeviceKind, EngineArgs, PlanningArgs};
+use crate::commands::counted;
 use crate::failure::usage;
 
 /// A machine, and the memory that a model may take there (`None`: what the system has).
@@ -53,6 +54,18 @@ pub(crate) fn planned(args: &PlanningArgs) -> Result<DeviceFacts> {
     })
 }
 
+/// A device in a line: `cpu AVX2, 2 threads`.
+pub(crate) fn describe(facts: &DeviceFacts) -> String {
+    let units = match facts.kind {
+        "cpu" => "thread",
+        "cuda" => "multiprocessor",
+        // Metal does not tell how many it has.
+        _ => return format!("{} {}", facts.kind, facts.name),
+    };
+    let units = counted(facts.parallelism as u64, units);
+    format!("{} {}, {units}", facts.kind, facts.name)
+}
+
 /// The processor, which other devices are compared with.
 pub(crate) fn processor(args: &EngineArgs) -> CpuDevice {
     CpuDevice::new(CpuOptions { threads: args.threads, isa: None })
@@ -80,4 +93,25 @@ fn cuda(args: &PlanningArgs) -> Result<Result<Chosen, CudaError>> {
 fn metal() -> Result<Chosen, MetalError> {
     let gpu = lily_metal::open(MetalOptions::from_env()?)?;
     Ok(Chosen { device: gpu.device, memory_limit: Some(gpu.working_set_bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lily_plan::buffer::Elem;
+
+    #[test]
+    fn a_device_is_described_in_units_of_its_own_kind() {
+        let facts = |kind, name: &str, parallelism| DeviceFacts {
+            kind,
+            name: name.to_owned(),
+            parallelism,
+            activations: Elem::F32,
+            token_slot: false,
+        };
+        assert_eq!(describe(&facts("cpu", "AVX2", 1)), "cpu AVX2, 1 thread");
+        let h200 = describe(&facts("cuda", "NVIDIA H200", 132));
+        assert_eq!(h200, "cuda NVIDIA H200, 132 multiprocessors");
+        assert_eq!(describe(&facts("metal", "Apple M5", 1)), "metal Apple M5");
+    }
 }

@@ -28,6 +28,15 @@ fn the_demo_model_answers_and_only_the_answer_goes_to_standard_output() {
 }
 
 #[test]
+fn the_speed_line_names_the_device() {
+    for command in [&["chat", "Hello!"][..], &["generate", "Hello!", "--max-tokens=4"]] {
+        let run = lily(command.iter().chain(&["--device=cpu", "--threads=1"]));
+        let (_, device) = run.stderr.rsplit_once(" on cpu ").expect(&run.stderr);
+        assert!(device.contains(", 1 thread"), "{}", run.stderr);
+    }
+}
+
+#[test]
 fn a_question_may_come_from_standard_input() {
     let run = lily_with_input(["chat", "--temperature=0", "--think=off"], "What is 12 + 30?\n");
     assert!(run.stdout.contains("42"), "{} {}", run.stdout, run.stderr);

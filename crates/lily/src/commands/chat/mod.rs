@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let question = question(args)?;
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
-    let mut chat = Chat::new(args, &loaded)?;
+    let mut chat = Chat::new(args, &loaded, question.is_none())?;
     let Some(question) = question else {
         session::run(&mut chat, args)?;
         return Ok(ExitCode::SUCCESS);
@@ -53,6 +53,8 @@ fn question(args: &ChatArgs) -> Result<Option<String>> {
 struct Chat<'a> {
     args: &'a ChatArgs,
     loaded: &'a Loaded,
+    /// More questions may follow, and the device has been named.
+    is_session: bool,
     session: Session,
     system: Option<String>,
     think: Switch,
@@ -67,10 +69,11 @@ struct Answer {
 }
 
 impl<'a> Chat<'a> {
-    fn new(args: &'a ChatArgs, loaded: &'a Loaded) -> Result<Self> {
+    fn new(args: &'a ChatArgs, loaded: &'a Loaded, is_session: bool) -> Result<Self> {
         Ok(Chat {
             args,
             loaded,
+            is_session,
             session: loaded.engine.new_session()?,
             system: args.system.clone(),
             think: args.think,
@@ -121,7 +124,10 @@ impl<'a> Chat<'a> {
         interrupt::done();
         screen.show(parser.finish())?;
         screen.end()?;
-        let mut summary = watch.summary();
+        let mut summary = match self.is_session {
+            true => watch.summary(),
+            false => watch.summary_on(&self.loaded.device),
+        };
         match finish {
             Some(FinishReason::Length) => summary.push_str("; cut off at the length limit"),
             Some(FinishReason::Cancelled) => summary.push_str("; interrupted"),
