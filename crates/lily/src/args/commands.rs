@@ -75,7 +75,7 @@ pub(crate) struct ServeArgs {
     /// Demand this bearer token
     #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
-    /// Name of the model in requests and answers [default: the directory's name]
+    /// Name of the model in requests and answers [default: that of the directory or .lily file]
     #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
     /// Whether the model thinks when a request does not say
