@@ -176,8 +176,8 @@ pub(crate) fn template(args: &ModelArgs) -> Result<ChatTemplate> {
 
 fn no_tokenizer(args: &ModelArgs) -> String {
     format!(
-        "tokenizer.json is missing in {}; `lily generate --prompt-tokens IDS --json` works without \
-         one",
+        "tokenizer.json is missing in {}; `lily generate --prompt-tokens IDS` works without one \
+         if it prints --json or --tokens",
         place(args)
     )
 }

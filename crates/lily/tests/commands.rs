@@ -15,6 +15,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
+/// The format that the demo model knows.
+const CHAT: &str = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n";
+
 fn demo_dir() -> String {
     demo().join("checkpoint").to_str().unwrap().to_owned()
 }
@@ -34,6 +37,25 @@ fn the_speed_line_names_the_device() {
         let (_, device) = run.stderr.rsplit_once(" on cpu ").expect(&run.stderr);
         assert!(device.contains(", 1 thread"), "{}", run.stderr);
     }
+}
+
+#[test]
+fn an_answer_that_is_cut_off_says_by_what_and_prints_no_empty_line() {
+    let question = "What is 127 + 58?";
+    let run = lily(["chat", "--max-tokens=3", "--temperature=0", question]);
+    assert_eq!((run.code, run.stdout.as_str()), (0, ""), "{}", run.stderr);
+    let hint =
+        "cut off at --max-tokens 3 while still thinking; raise --max-tokens or use --think off";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
+
+    let run = lily(["chat", "--max-tokens=3", "--think=off", "--temperature=0", question]);
+    assert!(run.stdout.ends_with('\n') && run.stdout.len() > 1, "{}", run.stdout);
+    assert!(run.stderr.trim_end().ends_with("cut off at --max-tokens 3"), "{}", run.stderr);
+
+    let run = lily(["chat", "--context=24", "--temperature=0", question]);
+    let hint =
+        "cut off at the end of the context of 24 tokens while still thinking; raise --context";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
 }
 
 #[test]
@@ -266,6 +288,47 @@ fn eval_over_a_text_gives_a_perplexity() {
     assert!(report["perplexity"].as_f64().unwrap() > 1.0);
     assert_eq!(report["positions"].as_u64().unwrap() + 1, report["tokens"].as_u64().unwrap());
     assert_eq!(json(["eval", file, "--last", "3"])["positions"], 3);
+}
+
+#[test]
+fn a_perplexity_worse_than_guessing_is_explained() {
+    let readme = common::workspace().join("README.md");
+    let run = lily(["eval", readme.to_str().unwrap()]);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(report["perplexity"].as_f64().unwrap() > 4096.0, "{report}");
+    for word in ["note:", "4096 tokens", "worse than guessing", "demo model", "--model-path"] {
+        assert!(run.stderr.contains(word), "{word}: {}", run.stderr);
+    }
+    // What the model knows needs no explanation.
+    let dir = tempfile::tempdir().unwrap();
+    let chat = dir.path().join("chat.txt");
+    fs::write(&chat, stdout(["generate", "--temperature=0", CHAT])).unwrap();
+    assert_eq!(lily(["eval", chat.to_str().unwrap()]).stderr, "");
+}
+
+#[test]
+fn a_rendered_request_can_be_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let request = dir.path().join("request.json");
+    let body = json!({"messages": [{"role": "user", "content": "What is 2 + 3?"}]});
+    fs::write(&request, body.to_string()).unwrap();
+    let prompt = stdout(["render", "--request", request.to_str().unwrap()]);
+    let run = lily_with_input(["generate", "--max-tokens=64", "--temperature=0"], &prompt);
+    assert!(run.stdout.contains("2 + 3 = 5."), "{} {}", run.stdout, run.stderr);
+}
+
+#[test]
+fn ids_are_continued_without_a_tokenizer_where_no_text_is_printed() {
+    let copy = common::demo_copy();
+    fs::remove_file(copy.path().join("tokenizer.json")).unwrap();
+    let dir = copy.path().to_str().unwrap();
+    let args = ["generate", "--prompt-tokens=1,2,3", "--max-tokens=4", "--model-path", dir];
+    for printed in ["--json", "--tokens"] {
+        json(args.iter().copied().chain([printed]));
+    }
+    let run = lily(args);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(run.stderr.contains("if it prints --json or --tokens"), "{}", run.stderr);
 }
 
 #[test]

@@ -35,6 +35,11 @@ fn the_help_of_each_command_has_examples() {
 }
 
 #[test]
+fn the_help_says_where_the_history_is_kept() {
+    assert!(stdout(["chat", "--help"]).contains("~/.local/state"));
+}
+
+#[test]
 fn help_is_a_command_too() {
     assert!(stdout(["help", "chat"]).contains("--system"));
 }

@@ -33,7 +33,8 @@ pub(crate) struct ChatArgs {
     /// End the answer when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Do not read or keep the session's input history
+    /// Do not read or keep the session's input history (lily/history in $XDG_STATE_HOME, by default
+    /// ~/.local/state)
     #[arg(long)]
     pub(crate) no_history: bool,
     #[command(flatten)]
@@ -92,8 +93,9 @@ pub(crate) struct ServeArgs {
 
 /// Continue a text or a list of token ids, without chat template
 ///
-/// Without TEXT and its like, the text is read from standard input. With --prompt-tokens the
-/// directory needs no tokenizer files; `text` is null then. Ctrl-C ends the text.
+/// Without TEXT and its like, the text is read from standard input. The demo model knows nothing but
+/// its chat format, so give it that: see the examples. With --prompt-tokens and --json (or --tokens)
+/// the directory needs no tokenizer files; `text` is null then. Ctrl-C ends the text.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

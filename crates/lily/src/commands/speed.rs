@@ -28,6 +28,11 @@ impl Stopwatch {
         self.prompt_tokens
     }
 
+    /// Tokens that have arrived.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
+    }
+
     /// A token has arrived.
     pub(crate) fn token(&mut self) {
         self.last = Instant::now();

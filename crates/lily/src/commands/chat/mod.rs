@@ -109,7 +109,7 @@ impl<'a> Chat<'a> {
         options.max_tokens = self.args.sampling.max_tokens;
 
         let cancel = interrupt::token();
-        let mut screen = Screen::new();
+        let mut screen = Screen::new(prompt.starts_in_thinking);
         let mut watch = Stopwatch::start(prompt.tokens.len());
         // The template drops earlier reasoning, so a prompt seldom continues the last one.
         self.session.reset();
@@ -121,6 +121,7 @@ impl<'a> Chat<'a> {
             anyhow::Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         let finish = generation.finish_reason();
+        drop(generation);
         interrupt::done();
         screen.show(parser.finish())?;
         screen.end()?;
@@ -129,26 +130,51 @@ impl<'a> Chat<'a> {
             false => watch.summary_on(&self.loaded.device),
         };
         match finish {
-            Some(FinishReason::Length) => summary.push_str("; cut off at the length limit"),
+            Some(FinishReason::Length) => summary.push_str(&self.cut_off(&watch, &screen)),
             Some(FinishReason::Cancelled) => summary.push_str("; interrupted"),
             Some(FinishReason::Stop) | None => {}
         }
         Ok((screen.into_turn(), Answer { finish, summary }))
+    }
+
+    /// Why an answer is not whole, and what would make it so.
+    fn cut_off(&self, watch: &Stopwatch, screen: &Screen) -> String {
+        let (limit, flag) = match self.args.sampling.max_tokens {
+            Some(most) if watch.tokens() >= most => {
+                (format!("--max-tokens {most}"), "--max-tokens")
+            }
+            _ => {
+                let context = self.loaded.engine.context();
+                (format!("the end of the context of {context} tokens"), "--context")
+            }
+        };
+        if screen.only_thought() {
+            let off = if self.is_session { "/think off" } else { "--think off" };
+            format!("; cut off at {limit} while still thinking; raise {flag} or use {off}")
+        } else {
+            format!("; cut off at {limit}")
+        }
     }
 }
 
 /// Standard output: thinking dimmed on a terminal and left out elsewhere.
 struct Screen {
     terminal: bool,
+    starts_in_thinking: bool,
     dimmed: bool,
     reasoning: String,
     content: String,
 }
 
 impl Screen {
-    fn new() -> Self {
-        let terminal = io::stdout().is_terminal();
-        Screen { terminal, dimmed: false, reasoning: String::new(), content: String::new() }
+    fn new(starts_in_thinking: bool) -> Self {
+        Screen {
+            terminal: io::stdout().is_terminal(),
+            starts_in_thinking,
+            dimmed: false,
+            reasoning: String::new(),
+            content: String::new(),
+        }
     }
 
     fn show(&mut self, events: Vec<OutputEvent>) -> io::Result<()> {
@@ -186,9 +212,16 @@ impl Screen {
         Ok(())
     }
 
+    /// Ends the line, where there is one.
     fn end(&mut self) -> io::Result<()> {
         self.dim(false)?;
-        print("\n")
+        let shown = !self.content.is_empty() || (self.terminal && !self.reasoning.is_empty());
+        if shown { print("\n") } else { Ok(()) }
+    }
+
+    /// Whether nothing but thinking has come.
+    fn only_thought(&self) -> bool {
+        self.starts_in_thinking && self.content.is_empty()
     }
 
     fn into_turn(self) -> Value {
