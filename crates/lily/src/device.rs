@@ -1,7 +1,7 @@
 //! From flags to the machine that runs the model.
 
 use anyhow::{Context, Result};
-use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
 use lily_device::{Device, DeviceFacts};
 use lily_metal::{MetalError, MetalOptions};
@@ -41,6 +41,27 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
     Ok(cpu(args))
 }
 
+/// A kind of GPU, and the device or why it cannot be used.
+pub(crate) struct Gpu {
+    pub(crate) kind: DeviceKind,
+    pub(crate) name: &'static str,
+    pub(crate) found: Result<Chosen>,
+    /// This machine has none of the kind, which is nothing that could be repaired.
+    pub(crate) absent: bool,
+}
+
+/// Tries every kind of GPU, in the order in which `auto` prefers them.
+pub(crate) fn gpus(args: &EngineArgs) -> Result<[Gpu; 2]> {
+    let (metal, cuda) = (metal(), cuda(&args.planning)?);
+    let no_metal = matches!(metal, Err(MetalError::NotMacOs));
+    let no_cuda = matches!(cuda, Err(CudaError::NoDriver | CudaError::NoDevice { .. }));
+    let gpu = |kind, name, found, absent| Gpu { kind, name, found, absent };
+    Ok([
+        gpu(DeviceKind::Metal, "metal", metal.map_err(Into::into), no_metal),
+        gpu(DeviceKind::Cuda, "cuda", cuda.map_err(Into::into), no_cuda),
+    ])
+}
+
 /// What plans need to know of the machine that the flags name. None is opened: `auto` is the
 /// processor, so that the same flags give the same plan everywhere.
 pub(crate) fn planned(args: &PlanningArgs) -> Result<DeviceFacts> {
@@ -69,6 +90,11 @@ pub(crate) fn describe(facts: &DeviceFacts) -> String {
 /// The processor, which other devices are compared with.
 pub(crate) fn processor(args: &EngineArgs) -> CpuDevice {
     CpuDevice::new(CpuOptions { threads: args.threads, isa: None })
+}
+
+/// The processor without vector instructions, which its own kernels are compared with.
+pub(crate) fn portable(args: &EngineArgs) -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: args.threads, isa: Some(Isa::Portable) })
 }
 
 fn cpu(args: &EngineArgs) -> Chosen {

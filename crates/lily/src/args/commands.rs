@@ -374,12 +374,17 @@ pub(crate) struct PackArgs {
     pub(crate) file: PathBuf,
 }
 
-/// Check this machine: facts, every kernel against the processor, speed
+/// Help of `--model-path` of the one command that has no use for the demo model.
+const TRIED_ON: &str = "Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; \
+    default: random weights with the widths of Qwen3.6-35B-A3B";
+
+/// Check this machine: facts, every kernel against portable code, speed
 ///
-/// Without --model-path the kernels are tried on random weights with the widths of
-/// Qwen3.6-35B-A3B. With the published 4-bit checkpoint, its known continuation is compared too.
-/// Exit code 1 when a check fails.
+/// The kernels of a GPU are compared with the processor, those of the processor with portable code.
+/// With the published 4-bit checkpoint, its known continuation is compared too. Exit code 1 when a
+/// check fails, or when the device that --device names cannot be used.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "model_path", TRIED_ON)))]
 #[command(after_help = "\
 Examples:
   lily doctor
