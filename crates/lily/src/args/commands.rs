@@ -28,7 +28,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     /// Whether the model thinks before it answers
-    #[arg(long, value_name = "WHEN", default_value = "on")]
+    #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
     /// End the answer when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
@@ -80,7 +80,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
     /// Whether the model thinks when a request does not say
-    #[arg(long, value_name = "WHEN", default_value = "on")]
+    #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
     /// Write a line to standard error for each request as well
     #[arg(short, long)]
@@ -189,7 +189,7 @@ Examples:
 kv_bytes_per_token, arena_bytes and the steps of each stage by name.")]
 pub(crate) struct PlanArgs {
     /// What the plan is for
-    #[arg(long, default_value = "decode")]
+    #[arg(long, default_value = "decode", ignore_case = true)]
     pub(crate) phase: PlanPhase,
     /// Token rows [default: 1 for decode, --prefill-chunk otherwise]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
@@ -408,5 +408,6 @@ Examples:
   lily completions zsh > ~/.zfunc/_lily")]
 pub(crate) struct CompletionsArgs {
     /// The shell
+    #[arg(ignore_case = true)]
     pub(crate) shell: clap_complete::Shell,
 }

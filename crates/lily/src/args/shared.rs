@@ -48,7 +48,13 @@ pub(crate) struct EngineArgs {
 #[command(next_help_heading = "Engine")]
 pub(crate) struct PlanningArgs {
     /// Machine to run on
-    #[arg(long, value_name = "KIND", env = "LILY_DEVICE", default_value = "auto")]
+    #[arg(
+        long,
+        value_name = "KIND",
+        env = "LILY_DEVICE",
+        default_value = "auto",
+        ignore_case = true
+    )]
     pub(crate) device: DeviceKind,
     /// Choices for the CUDA device, a comma list such as `stream,early=off`
     #[arg(long, value_name = "LIST", default_value = "", hide = true)]
@@ -57,7 +63,7 @@ pub(crate) struct PlanningArgs {
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
     /// Element type of the KV cache
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, value_name = "TYPE", default_value = "f32", ignore_case = true)]
     pub(crate) kv_cache: KvCache,
     /// Prompt tokens per prefill chunk
     #[arg(long, value_name = "TOKENS", default_value_t = 512, allow_negative_numbers = true, value_parser = positive)]
