@@ -122,13 +122,7 @@ impl CudaDevice {
 
 impl Device for CudaDevice {
     fn facts(&self) -> DeviceFacts {
-        DeviceFacts {
-            kind: "cuda",
-            name: self.chip.name.clone(),
-            parallelism: self.chip.multiprocessors,
-            activations: self.options.activations,
-            token_slot: true,
-        }
+        self.options.facts(self.chip.name.clone(), self.chip.multiprocessors)
     }
 
     fn load(

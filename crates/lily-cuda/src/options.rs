@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 use std::str::FromStr;
 
+use lily_device::DeviceFacts;
 use lily_kernels::lower::Tuning;
 use lily_plan::buffer::Elem;
 
@@ -86,6 +87,20 @@ impl Default for CudaOptions {
             activations: Elem::Bf16,
             cache: KernelCache::default(),
             tuning: Tuning::nvidia(),
+        }
+    }
+}
+
+impl CudaOptions {
+    /// What a device with these choices says of itself. Plans depend on no more of it than this, so
+    /// they can be built where there is no such device.
+    pub fn facts(&self, name: String, multiprocessors: usize) -> DeviceFacts {
+        DeviceFacts {
+            kind: "cuda",
+            name,
+            parallelism: multiprocessors,
+            activations: self.activations,
+            token_slot: true,
         }
     }
 }

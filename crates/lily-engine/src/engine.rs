@@ -45,7 +45,8 @@ pub struct EngineOptions {
 
 impl EngineOptions {
     /// What plans for a device are built with; phase, rows and context are still to come.
-    fn build(&self, facts: &DeviceFacts, token_limit: usize) -> BuildOptions {
+    /// `token_limit` is that of the options, or else the vocabulary's size.
+    pub fn build(&self, facts: &DeviceFacts, token_limit: usize) -> BuildOptions {
         let by_device = || if facts.kind == "cpu" { Fusions::cpu() } else { Fusions::all() };
         BuildOptions {
             kv: self.kv,

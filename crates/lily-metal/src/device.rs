@@ -5,7 +5,6 @@ use std::sync::Arc;
 use lily_checkpoint::Checkpoint;
 use lily_device::{Device, DeviceError, DeviceFacts, LoadedModel, Progress};
 use lily_kernels::limits::Limits;
-use lily_plan::buffer::Elem;
 use objc2::rc::{Retained, autoreleasepool};
 use objc2::runtime::ProtocolObject;
 use objc2_foundation::NSProcessInfo;
@@ -102,14 +101,7 @@ fn system() -> OsVersion {
 impl Device for MetalDevice {
     fn facts(&self) -> DeviceFacts {
         let GpuFacts { name, architecture, os, .. } = &*self.facts;
-        DeviceFacts {
-            kind: "metal",
-            name: format!("{name} ({architecture}, macOS {os}, {})", self.verdict),
-            // Metal does not tell how many cores a GPU has.
-            parallelism: 1,
-            activations: Elem::Bf16,
-            token_slot: true,
-        }
+        crate::facts(format!("{name} ({architecture}, macOS {os}, {})", self.verdict))
     }
 
     fn load(

@@ -44,7 +44,8 @@ mod queue;
 #[cfg(target_os = "macos")]
 mod sequence;
 
-use lily_device::Device;
+use lily_device::{Device, DeviceFacts};
+use lily_plan::buffer::Elem;
 
 #[cfg(target_os = "macos")]
 pub use device::MetalDevice;
@@ -57,6 +58,19 @@ pub struct Gpu {
     pub device: Box<dyn Device>,
     /// Bytes that may be resident at once.
     pub working_set_bytes: u64,
+}
+
+/// What a device says of itself. Plans depend on no more of it than this, so they can be built where
+/// there is no such device.
+pub fn facts(name: String) -> DeviceFacts {
+    DeviceFacts {
+        kind: "metal",
+        name,
+        // Metal does not tell how many cores a GPU has.
+        parallelism: 1,
+        activations: Elem::Bf16,
+        token_slot: true,
+    }
 }
 
 /// The system's GPU.

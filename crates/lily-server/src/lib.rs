@@ -46,6 +46,8 @@ pub use options::ServerOptions;
 pub use routes::AppState;
 pub use routes::router;
 pub use serve::Backend;
+pub use serve::Bound;
+pub use serve::bind;
 pub use serve::run;
 pub use serve::serve;
 pub use serve::serve_state;

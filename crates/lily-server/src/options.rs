@@ -2,6 +2,8 @@ use std::net::IpAddr;
 use std::net::Ipv4Addr;
 use std::time::Duration;
 
+use crate::error::ServerError;
+
 /// How the server listens, whom it lets in and how much it takes on.
 ///
 /// `..ServerOptions::default()` fills in what a caller does not care about.
@@ -26,6 +28,20 @@ pub struct ServerOptions {
     /// Longest silence of a stream before an SSE comment is sent, so that
     /// clients and proxies do not give up during a long prefill.
     pub keep_alive: Duration,
+}
+
+impl ServerOptions {
+    /// What no server can be started with.
+    ///
+    /// # Errors
+    /// [`ServerError::InvalidApiKey`].
+    pub(crate) fn check(&self) -> Result<(), ServerError> {
+        let visible = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
+        match self.api_key.as_ref().is_none_or(visible) {
+            true => Ok(()),
+            false => Err(ServerError::InvalidApiKey),
+        }
+    }
 }
 
 impl Default for ServerOptions {

@@ -1,6 +1,7 @@
 //! Listening, serving and going down in order.
 
 use std::future::Future;
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -10,6 +11,7 @@ use lily_engine::Engine;
 use lily_text::ChatTemplate;
 use lily_text::Tokenizer;
 use tokio::net::TcpListener;
+use tokio::net::TcpSocket;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
@@ -109,14 +111,49 @@ where
     served.map_err(|source| ServerError::Io { action: "accept connections", source })
 }
 
-/// Binds the address of the options and serves on a runtime of its own, until
-/// interrupted (Ctrl-C, or SIGTERM where there is one); a second interruption
-/// ends it at once. `ready` is called with the address once connections are
-/// taken.
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// An address that is taken but not listened on: connections are refused until
+/// [`run`] has a model to serve.
+pub struct Bound {
+    socket: TcpSocket,
+    asked: SocketAddr,
+}
+
+/// Checks the options and takes their address, which a caller does before it
+/// loads a model.
 ///
 /// # Errors
-/// [`ServerError::Listen`] if the address cannot be bound; else as [`serve`].
+/// [`ServerError::InvalidApiKey`] if no header can carry the key,
+/// [`ServerError::Listen`] if the address cannot be bound.
+pub fn bind(options: &ServerOptions) -> Result<Bound, ServerError> {
+    options.check()?;
+    let asked = SocketAddr::new(options.host, options.port);
+    let bound = || {
+        let socket = if asked.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
+        // As for every server: a predecessor's closed connections must not block the port.
+        #[cfg(unix)]
+        socket.set_reuseaddr(true)?;
+        socket.bind(asked)?;
+        Ok(socket)
+    };
+    Ok(Bound { socket: bound().map_err(cannot_listen(asked))?, asked })
+}
+
+fn cannot_listen(address: SocketAddr) -> impl Fn(io::Error) -> ServerError {
+    move |source| ServerError::Listen { address: address.to_string(), source }
+}
+
+/// Listens on the address and serves on a runtime of its own, until interrupted
+/// (Ctrl-C, or SIGTERM where there is one); a second interruption ends it at
+/// once. `ready` is called with the address once connections are taken.
+///
+/// # Errors
+/// [`ServerError::Listen`] if another program listens there by now; else as
+/// [`serve`].
 pub fn run(
+    bound: Bound,
     options: ServerOptions,
     backend: Backend,
     ready: impl FnOnce(SocketAddr),
@@ -127,15 +164,9 @@ pub fn run(
         .build()
         .map_err(|source| ServerError::Io { action: "start the async runtime", source })?;
     let served = runtime.block_on(async {
-        let address = SocketAddr::new(options.host, options.port);
-        let listening = async {
-            let listener = TcpListener::bind(address).await?;
-            let address = listener.local_addr()?;
-            Ok((listener, address))
-        };
-        let (listener, address) = listening
-            .await
-            .map_err(|source| ServerError::Listen { address: address.to_string(), source })?;
+        let Bound { socket, asked } = bound;
+        let listener = socket.listen(BACKLOG).map_err(cannot_listen(asked))?;
+        let address = listener.local_addr().map_err(cannot_listen(asked))?;
         let state = state(options, backend)?;
         ready(address);
         let (asked, shutdown) = oneshot::channel();

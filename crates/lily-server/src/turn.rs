@@ -69,6 +69,17 @@ pub(crate) enum Finish {
     ToolCalls,
 }
 
+impl Finish {
+    /// As OpenAI's API says it.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Finish::Stop => "stop",
+            Finish::Length => "length",
+            Finish::ToolCalls => "tool_calls",
+        }
+    }
+}
+
 /// A token of the answer with its probability and that of its rivals.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenLogprob {
@@ -112,16 +123,7 @@ impl Turn {
             Ok(FinishReason::Cancelled) if !reader.complete => {
                 Event::Failed(ApiError::ShuttingDown)
             }
-            Ok(reason) => {
-                let outcome = reader.finish(reason);
-                tracing::info!(
-                    prompt_tokens = outcome.prompt_tokens,
-                    completion_tokens = outcome.completion_tokens,
-                    finish = ?outcome.finish,
-                    "answered"
-                );
-                Event::Finished(outcome)
-            }
+            Ok(reason) => Event::Finished(reader.finish(reason)),
             Err(error @ GenerateError::Lost(_)) => {
                 tracing::error!(%error, "generation ended for good");
                 return Err(GeneratorLost);

@@ -13,6 +13,7 @@ use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
+use std::sync::OnceLock;
 use std::sync::PoisonError;
 use std::task::Context;
 use std::task::Poll;
@@ -26,6 +27,7 @@ use crate::error::ServerError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::turn::Event;
+use crate::turn::Outcome;
 use crate::turn::Turn;
 
 /// What the worker is able to do.
@@ -150,7 +152,8 @@ impl Worker {
         queue.waiting.push_back(Job { turn, events, cancel: cancel.clone() });
         drop(queue);
         self.shared.wake.notify_one();
-        Ok(Events { receiver, cancel, worker: self.clone(), ended: false })
+        let (worker, outcome) = (self.clone(), LastOutcome::default());
+        Ok(Events { receiver, cancel, worker, ended: false, outcome })
     }
 
     /// Takes no more jobs, cancels the running one and fails the waiting ones.
@@ -209,6 +212,17 @@ pub(crate) struct Events {
     cancel: CancelToken,
     worker: Worker,
     ended: bool,
+    outcome: LastOutcome,
+}
+
+/// How a turn ended, once it has ended well; clones share it.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct LastOutcome(Arc<OnceLock<Outcome>>);
+
+impl LastOutcome {
+    pub(crate) fn get(&self) -> Option<Outcome> {
+        self.0.get().copied()
+    }
 }
 
 impl Events {
@@ -227,7 +241,16 @@ impl Events {
             Poll::Ready(None) => Event::Failed(ApiError::WorkerDead),
         };
         self.ended = matches!(event, Event::Finished(_) | Event::Failed(_));
+        if let Event::Finished(outcome) = event {
+            // There is one end to a turn.
+            let _ = self.outcome.0.set(outcome);
+        }
         Poll::Ready(Some(event))
+    }
+
+    /// Where the end of the turn will be found by whoever does not read the events.
+    pub(crate) fn outcome(&self) -> LastOutcome {
+        self.outcome.clone()
     }
 
     /// [`Events::poll_next`] for `async` code.

@@ -2,6 +2,7 @@
 
 mod common;
 
+use std::io::ErrorKind;
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -17,8 +18,10 @@ use lily_server::AppState;
 use lily_server::GenerateError;
 use lily_server::ServerError;
 use lily_server::ServerOptions;
+use lily_server::bind;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
+use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 
 /// A reply that waits for a word from the test, and both ends of the wait.
@@ -176,10 +179,25 @@ async fn shutdown_cancels_what_outlasts_the_grace_period() {
 }
 
 #[tokio::test]
+async fn an_address_that_is_taken_is_refused_before_there_is_a_model() {
+    let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = taken.local_addr().unwrap();
+    let options = ServerOptions { port: address.port(), ..options() };
+    match bind(&options).map(drop) {
+        Err(ServerError::Listen { address: named, source }) => {
+            assert_eq!(named, address.to_string());
+            assert_eq!(source.kind(), ErrorKind::AddrInUse);
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[tokio::test]
 async fn a_key_that_no_header_can_carry_is_refused_at_the_start() {
     for key in ["", "two words", "schlüssel", "line\n"] {
         let options = ServerOptions { api_key: Some(key.to_owned()), ..options() };
         let start = || Err::<Scripted, _>(GenerateError::Failed("not needed".to_owned()));
+        assert!(matches!(bind(&options), Err(ServerError::InvalidApiKey)), "{key:?}");
         let result = AppState::new(options, model(tokenizer()), start);
         assert!(matches!(result, Err(ServerError::InvalidApiKey)), "{key:?}");
     }

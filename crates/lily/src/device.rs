@@ -1,12 +1,13 @@
 //! From flags to the machine that runs the model.
 
 use anyhow::{Context, Result};
-use lily_cpu::{CpuDevice, CpuOptions};
+use lily_cpu::{CpuDevice, CpuOptions, Isa};
 use lily_cuda::{CudaDevice, CudaError, CudaOptions};
-use lily_device::Device;
+use lily_device::{Device, DeviceFacts};
 use lily_metal::{MetalError, MetalOptions};
 
-use crate::args::{DeviceKind, EngineArgs};
+use crate::args::{DeviceKind, EngineArgs, PlanningArgs};
+use crate::commands::counted;
 use crate::failure::usage;
 
 /// A machine, and the memory that a model may take there (`None`: what the system has).
@@ -17,9 +18,9 @@ pub(crate) struct Chosen {
 
 /// The machine that the flags ask for, or the best one there is.
 pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
-    match args.device {
+    match args.planning.device {
         DeviceKind::Cpu => Ok(cpu(args)),
-        DeviceKind::Cuda => Ok(cuda(args)?.context("the CUDA device cannot be used")?),
+        DeviceKind::Cuda => Ok(cuda(&args.planning)?.context("the CUDA device cannot be used")?),
         DeviceKind::Metal => Ok(metal().context("the Metal device cannot be used")?),
         DeviceKind::Auto => auto(args),
     }
@@ -31,7 +32,7 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
         Err(MetalError::NotMacOs) => {}
         Err(error) => eprintln!("warning: the Metal device is not used: {error}"),
     }
-    match cuda(args)? {
+    match cuda(&args.planning)? {
         Ok(chosen) => return Ok(chosen),
         // Most machines have no GPU of this kind: nothing to tell.
         Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => {}
@@ -40,19 +41,73 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
     Ok(cpu(args))
 }
 
+/// A kind of GPU, and the device or why it cannot be used.
+pub(crate) struct Gpu {
+    pub(crate) kind: DeviceKind,
+    pub(crate) name: &'static str,
+    pub(crate) found: Result<Chosen>,
+    /// This machine has none of the kind, which is nothing that could be repaired.
+    pub(crate) absent: bool,
+}
+
+/// Tries every kind of GPU, in the order in which `auto` prefers them.
+pub(crate) fn gpus(args: &EngineArgs) -> Result<[Gpu; 2]> {
+    let (metal, cuda) = (metal(), cuda(&args.planning)?);
+    let no_metal = matches!(metal, Err(MetalError::NotMacOs));
+    let no_cuda = matches!(cuda, Err(CudaError::NoDriver | CudaError::NoDevice { .. }));
+    let gpu = |kind, name, found, absent| Gpu { kind, name, found, absent };
+    Ok([
+        gpu(DeviceKind::Metal, "metal", metal.map_err(Into::into), no_metal),
+        gpu(DeviceKind::Cuda, "cuda", cuda.map_err(Into::into), no_cuda),
+    ])
+}
+
+/// What plans need to know of the machine that the flags name. None is opened: `auto` is the
+/// processor, so that the same flags give the same plan everywhere.
+pub(crate) fn planned(args: &PlanningArgs) -> Result<DeviceFacts> {
+    let name = || "not opened".to_owned();
+    Ok(match args.device {
+        DeviceKind::Auto | DeviceKind::Cpu => {
+            CpuDevice::new(CpuOptions { threads: Some(1), isa: None }).facts()
+        }
+        DeviceKind::Cuda => cuda_options(args)?.facts(name(), 0),
+        DeviceKind::Metal => lily_metal::facts(name()),
+    })
+}
+
+/// A device in a line: `cpu AVX2, 2 threads`.
+pub(crate) fn describe(facts: &DeviceFacts) -> String {
+    let units = match facts.kind {
+        "cpu" => "thread",
+        "cuda" => "multiprocessor",
+        // Metal does not tell how many it has.
+        _ => return format!("{} {}", facts.kind, facts.name),
+    };
+    let units = counted(facts.parallelism as u64, units);
+    format!("{} {}, {units}", facts.kind, facts.name)
+}
+
 /// The processor, which other devices are compared with.
 pub(crate) fn processor(args: &EngineArgs) -> CpuDevice {
     CpuDevice::new(CpuOptions { threads: args.threads, isa: None })
+}
+
+/// The processor without vector instructions, which its own kernels are compared with.
+pub(crate) fn portable(args: &EngineArgs) -> CpuDevice {
+    CpuDevice::new(CpuOptions { threads: args.threads, isa: Some(Isa::Portable) })
 }
 
 fn cpu(args: &EngineArgs) -> Chosen {
     Chosen { device: Box::new(processor(args)), memory_limit: None }
 }
 
+fn cuda_options(args: &PlanningArgs) -> Result<CudaOptions> {
+    args.cuda.parse::<CudaOptions>().map_err(|e| usage(format!("--cuda: {e}")))
+}
+
 /// The outer error is a wrong flag.
-fn cuda(args: &EngineArgs) -> Result<Result<Chosen, CudaError>> {
-    let options = args.cuda.parse::<CudaOptions>();
-    let options = options.map_err(|e| usage(format!("--cuda: {e}")))?;
+fn cuda(args: &PlanningArgs) -> Result<Result<Chosen, CudaError>> {
+    let options = cuda_options(args)?;
     let open = || {
         let device = CudaDevice::new(options)?;
         let (free, _) = device.memory()?;
@@ -64,4 +119,25 @@ fn cuda(args: &EngineArgs) -> Result<Result<Chosen, CudaError>> {
 fn metal() -> Result<Chosen, MetalError> {
     let gpu = lily_metal::open(MetalOptions::from_env()?)?;
     Ok(Chosen { device: gpu.device, memory_limit: Some(gpu.working_set_bytes) })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use lily_plan::buffer::Elem;
+
+    #[test]
+    fn a_device_is_described_in_units_of_its_own_kind() {
+        let facts = |kind, name: &str, parallelism| DeviceFacts {
+            kind,
+            name: name.to_owned(),
+            parallelism,
+            activations: Elem::F32,
+            token_slot: false,
+        };
+        assert_eq!(describe(&facts("cpu", "AVX2", 1)), "cpu AVX2, 1 thread");
+        let h200 = describe(&facts("cuda", "NVIDIA H200", 132));
+        assert_eq!(h200, "cuda NVIDIA H200, 132 multiprocessors");
+        assert_eq!(describe(&facts("metal", "Apple M5", 1)), "metal Apple M5");
+    }
 }

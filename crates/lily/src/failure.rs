@@ -33,7 +33,7 @@ fn is_broken_pipe(error: &anyhow::Error) -> bool {
 }
 
 /// The error and its sources, joined by colons; a source already quoted by its parent is left out.
-fn one_line(error: &anyhow::Error) -> String {
+pub(crate) fn one_line(error: &anyhow::Error) -> String {
     let mut line = String::new();
     for cause in error.chain() {
         let text = cause.to_string();

@@ -16,14 +16,8 @@ mod model;
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
-use crate::args::Cli;
-
 fn main() -> ExitCode {
-    // Exits with code 2 on wrong usage, 0 on --help and --version.
-    let cli = Cli::parse();
-    match commands::run(cli) {
+    match commands::run(args::parse_or_exit()) {
         Ok(code) => code,
         Err(error) => failure::report(&error),
     }

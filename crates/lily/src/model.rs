@@ -13,12 +13,12 @@ use lily_checkpoint::pack::EXTENSION;
 use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_device::{DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams};
-use lily_model::Fusions;
+use lily_model::{BuildOptions, Fusions};
 use lily_plan::buffer::Elem;
 use lily_text::{ChatTemplate, RenderOptions, Tokenizer, normalise_messages};
 use serde_json::{Map, Value, json};
 
-use crate::args::{EngineArgs, KvCache, ModelArgs, SamplingArgs, Switch};
+use crate::args::{EngineArgs, KvCache, ModelArgs, PlanningArgs, SamplingArgs, Switch};
 use crate::demo;
 use crate::device::{self, Chosen};
 use crate::failure::usage;
@@ -176,8 +176,8 @@ pub(crate) fn template(args: &ModelArgs) -> Result<ChatTemplate> {
 
 fn no_tokenizer(args: &ModelArgs) -> String {
     format!(
-        "tokenizer.json is missing in {}; `lily generate --prompt-tokens IDS --json` works without \
-         one",
+        "tokenizer.json is missing in {}; `lily generate --prompt-tokens IDS` works without one \
+         if it prints --json or --tokens",
         place(args)
     )
 }
@@ -213,9 +213,9 @@ pub(crate) fn load(
     needs: Needs,
     adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
 ) -> Result<Loaded> {
-    let options = engine_options(args)?;
+    let options = engine_options(&args.planning)?;
     let checkpoint = open(model)?;
-    context(checkpoint.config(), args)?;
+    context(checkpoint.config(), &args.planning)?;
     let options = adjust(options, checkpoint.config())?;
     let tokenizer = find_tokenizer(model)?;
     if needs != Needs::Ids && tokenizer.is_none() {
@@ -233,7 +233,7 @@ pub(crate) fn load(
 }
 
 /// The engine options that the flags stand for.
-pub(crate) fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
+pub(crate) fn engine_options(args: &PlanningArgs) -> Result<EngineOptions> {
     Ok(EngineOptions {
         context: args.context,
         prefill_chunk: args.prefill_chunk,
@@ -244,7 +244,7 @@ pub(crate) fn engine_options(args: &EngineArgs) -> Result<EngineOptions> {
 }
 
 /// The context asked for, or else the engine's own default.
-pub(crate) fn context(config: &ModelConfig, args: &EngineArgs) -> Result<usize> {
+fn context(config: &ModelConfig, args: &PlanningArgs) -> Result<usize> {
     let most = config.max_position_embeddings;
     match args.context {
         Some(asked) if asked > most => {
@@ -254,7 +254,26 @@ pub(crate) fn context(config: &ModelConfig, args: &EngineArgs) -> Result<usize> 
     }
 }
 
-pub(crate) fn kv_elem(kind: KvCache) -> Elem {
+/// What the plans of a model are built with on the device that the flags name, which need not be
+/// there. Rows and phase are those of a decode plan.
+pub(crate) fn planned(
+    model: &ModelArgs,
+    args: &PlanningArgs,
+    shapes: &Shapes,
+) -> Result<(DeviceFacts, BuildOptions)> {
+    let capacity = context(&shapes.config, args)?;
+    let facts = device::planned(args)?;
+    // As when it is loaded: only where the device chooses tokens does their number count.
+    let vocab = shapes.config.vocab_size;
+    let token_limit = match facts.token_slot {
+        true => find_tokenizer(model)?.map_or(vocab, |tokenizer| tokenizer.len().min(vocab)),
+        false => vocab,
+    };
+    let options = engine_options(args)?.build(&facts, token_limit);
+    Ok((facts, BuildOptions { capacity, ..options }))
+}
+
+fn kv_elem(kind: KvCache) -> Elem {
     match kind {
         KvCache::F32 => Elem::F32,
         KvCache::Bf16 => Elem::Bf16,
@@ -262,7 +281,7 @@ pub(crate) fn kv_elem(kind: KvCache) -> Elem {
 }
 
 /// The fusions asked for.
-pub(crate) fn fusions(args: &EngineArgs) -> Result<Option<Fusions>> {
+fn fusions(args: &PlanningArgs) -> Result<Option<Fusions>> {
     let Some(list) = &args.fuse else { return Ok(None) };
     let fusions = list.parse::<Fusions>().context("--fuse");
     fusions.map(Some).map_err(|e| crate::failure::UsageError(e).into())

@@ -69,6 +69,47 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
 }
 
 #[test]
+fn a_wrong_word_is_answered_with_what_was_meant() {
+    let cases: &[Case<'_>] = &[
+        ("chat --device gpu hello", 2, &["tip: 'auto', the default, takes a GPU"]),
+        ("plan --device GPU", 2, &["tip: 'auto'"]),
+        ("chat --device nvidia hello", 2, &["tip: 'cuda' is"]),
+        ("chat --device mps hello", 2, &["tip: 'metal' is"]),
+        ("plan --max-tokens 3", 2, &["'--max-tokens' is a flag of chat, generate"]),
+        ("--max-tokens=3", 2, &["'--max-tokens' is a flag of chat, generate"]),
+        ("chat --port 1 hello", 2, &["'--port' is a flag of serve"]),
+        ("bench -v", 2, &["'-v' is a flag of serve"]),
+        // No device is opened and nothing is run, so there is nothing for them to choose.
+        ("inspect --threads 2", 2, &["'--threads' is a flag of chat"]),
+        ("plan --threads 2", 2, &["'--threads' is a flag of chat"]),
+        ("chat --devise cpu hello", 2, &["similar argument exists: '--device'"]),
+        ("hello", 2, &["to ask the model, use 'lily chat hello'"]),
+        ("chta hello", 2, &["similar subcommand exists: 'chat'"]),
+    ];
+    for &(line, code, expected) in cases {
+        let run = lily(line.split_whitespace());
+        assert_refused(line, &run, code, expected);
+        assert!(!run.stderr.contains("value exists: 'cpu'"), "{line}: {}", run.stderr);
+    }
+    for (question, command) in [
+        ("What is the capital of Japan?", r#"lily chat "What is the capital of Japan?""#),
+        ("What's $5 + $6?", r"lily chat 'What'\''s $5 + $6?'"),
+    ] {
+        let run = lily([question]);
+        assert_refused(question, &run, 2, &[&format!("to ask the model, use '{command}'")]);
+        assert!(!run.stderr.contains("similar"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn choices_may_be_written_in_capitals() {
+    let plan = ["plan", "--json", "--device", "CUDA", "--kv-cache", "BF16", "--phase", "Decode"];
+    assert_eq!(common::json(plan)["device"], "cuda");
+    assert_eq!(lily(["completions", "Bash"]).code, 0);
+    assert_eq!(lily(["chat", "--think=OFF", "--max-tokens=2", "Hello!"]).code, 0);
+}
+
+#[test]
 fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
         ("generate --prompt-tokens 4096", 1, &["4096", "vocabulary"]),

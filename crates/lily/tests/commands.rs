@@ -15,6 +15,9 @@ use safetensors::SafeTensors;
 use safetensors::tensor::{Dtype, TensorView};
 use serde_json::{Value, json};
 
+/// The format that the demo model knows.
+const CHAT: &str = "<|im_start|>user\nWhat is 2 + 3?<|im_end|>\n<|im_start|>assistant\n";
+
 fn demo_dir() -> String {
     demo().join("checkpoint").to_str().unwrap().to_owned()
 }
@@ -25,6 +28,34 @@ fn the_demo_model_answers_and_only_the_answer_goes_to_standard_output() {
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert_eq!(run.stdout, "The capital of Japan is Tokyo.\n");
     assert!(run.stderr.contains("tokens/s"), "{}", run.stderr);
+}
+
+#[test]
+fn the_speed_line_names_the_device() {
+    for command in [&["chat", "Hello!"][..], &["generate", "Hello!", "--max-tokens=4"]] {
+        let run = lily(command.iter().chain(&["--device=cpu", "--threads=1"]));
+        let (_, device) = run.stderr.rsplit_once(" on cpu ").expect(&run.stderr);
+        assert!(device.contains(", 1 thread"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn an_answer_that_is_cut_off_says_by_what_and_prints_no_empty_line() {
+    let question = "What is 127 + 58?";
+    let run = lily(["chat", "--max-tokens=3", "--temperature=0", question]);
+    assert_eq!((run.code, run.stdout.as_str()), (0, ""), "{}", run.stderr);
+    let hint =
+        "cut off at --max-tokens 3 while still thinking; raise --max-tokens or use --think off";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
+
+    let run = lily(["chat", "--max-tokens=3", "--think=off", "--temperature=0", question]);
+    assert!(run.stdout.ends_with('\n') && run.stdout.len() > 1, "{}", run.stdout);
+    assert!(run.stderr.trim_end().ends_with("cut off at --max-tokens 3"), "{}", run.stderr);
+
+    let run = lily(["chat", "--context=24", "--temperature=0", question]);
+    let hint =
+        "cut off at the end of the context of 24 tokens while still thinking; raise --context";
+    assert!(run.stderr.contains(hint), "{}", run.stderr);
 }
 
 #[test]
@@ -197,9 +228,36 @@ fn the_plan_of_the_demo_model_prints_as_text_and_as_json() {
         assert_eq!(plan["schedule"].as_array().unwrap().len() as u64, plan["stages"]);
         assert!(stdout(["plan", "--phase", phase]).contains("layers.0"), "{phase}");
     }
-    assert!(stdout(["plan", "--fuse=swiglu"]).starts_with("fusions      swiglu\nphase"));
+    let plan = stdout(["plan", "--fuse=swiglu"]);
+    assert!(plan.starts_with("device       cpu\nfusions      swiglu\nphase"), "{plan}");
     let steps = |fuse| json(["plan", "--json", "--fuse", fuse])["steps"].as_u64().unwrap();
     assert!(steps("none") > steps("residual") && steps("residual") > steps("all"));
+}
+
+#[test]
+fn a_plan_for_a_gpu_is_printed_without_one() {
+    let plan = |device| json(["plan", "--json", "--device", device]);
+    let cpu = plan("cpu");
+    assert_eq!((&cpu["device"], &cpu["fusions"]), (&json!("cpu"), &plan("auto")["fusions"]));
+    for gpu in ["cuda", "metal"] {
+        let found = plan(gpu);
+        assert_eq!((&found["device"], &found["fusions"]), (&json!(gpu), &json!("all")));
+        assert!(found["steps"].as_u64() < cpu["steps"].as_u64(), "{gpu}: fused steps are fewer");
+        let schedule = found["schedule"].to_string();
+        assert!(schedule.contains("advance"), "{gpu} chooses the next token itself: {schedule}");
+        // An explicit choice holds there too.
+        let unfused = json(["plan", "--json", "--device", gpu, "--fuse", "none"]);
+        assert_eq!(unfused["fusions"], "none", "{gpu}");
+    }
+}
+
+#[test]
+fn inspect_names_the_device_that_its_memory_is_for() {
+    for device in ["cpu", "cuda", "metal"] {
+        assert_eq!(json(["inspect", "--json", "--device", device])["device"], device);
+        let text = stdout(["inspect", "--device", device]);
+        assert!(text.contains(&format!(" on {device} at a context of ")), "{text}");
+    }
 }
 
 #[test]
@@ -230,6 +288,47 @@ fn eval_over_a_text_gives_a_perplexity() {
     assert!(report["perplexity"].as_f64().unwrap() > 1.0);
     assert_eq!(report["positions"].as_u64().unwrap() + 1, report["tokens"].as_u64().unwrap());
     assert_eq!(json(["eval", file, "--last", "3"])["positions"], 3);
+}
+
+#[test]
+fn a_perplexity_worse_than_guessing_is_explained() {
+    let readme = common::workspace().join("README.md");
+    let run = lily(["eval", readme.to_str().unwrap()]);
+    let report: Value = serde_json::from_str(&run.stdout).unwrap();
+    assert!(report["perplexity"].as_f64().unwrap() > 4096.0, "{report}");
+    for word in ["note:", "4096 tokens", "worse than guessing", "demo model", "--model-path"] {
+        assert!(run.stderr.contains(word), "{word}: {}", run.stderr);
+    }
+    // What the model knows needs no explanation.
+    let dir = tempfile::tempdir().unwrap();
+    let chat = dir.path().join("chat.txt");
+    fs::write(&chat, stdout(["generate", "--temperature=0", CHAT])).unwrap();
+    assert_eq!(lily(["eval", chat.to_str().unwrap()]).stderr, "");
+}
+
+#[test]
+fn a_rendered_request_can_be_continued() {
+    let dir = tempfile::tempdir().unwrap();
+    let request = dir.path().join("request.json");
+    let body = json!({"messages": [{"role": "user", "content": "What is 2 + 3?"}]});
+    fs::write(&request, body.to_string()).unwrap();
+    let prompt = stdout(["render", "--request", request.to_str().unwrap()]);
+    let run = lily_with_input(["generate", "--max-tokens=64", "--temperature=0"], &prompt);
+    assert!(run.stdout.contains("2 + 3 = 5."), "{} {}", run.stdout, run.stderr);
+}
+
+#[test]
+fn ids_are_continued_without_a_tokenizer_where_no_text_is_printed() {
+    let copy = common::demo_copy();
+    fs::remove_file(copy.path().join("tokenizer.json")).unwrap();
+    let dir = copy.path().to_str().unwrap();
+    let args = ["generate", "--prompt-tokens=1,2,3", "--max-tokens=4", "--model-path", dir];
+    for printed in ["--json", "--tokens"] {
+        json(args.iter().copied().chain([printed]));
+    }
+    let run = lily(args);
+    assert_eq!(run.code, 1, "{}", run.stdout);
+    assert!(run.stderr.contains("if it prints --json or --tokens"), "{}", run.stderr);
 }
 
 #[test]

@@ -35,6 +35,26 @@ fn the_help_of_each_command_has_examples() {
 }
 
 #[test]
+fn the_help_says_what_stands_in_for_a_model_and_a_device() {
+    // As one line: where it is broken depends on the terminal.
+    let help =
+        |command| stdout([command, "--help"]).split_whitespace().collect::<Vec<_>>().join(" ");
+    let doctor = help("doctor");
+    assert!(doctor.contains("default: random weights"), "{doctor}");
+    assert!(!doctor.contains("demo"), "{doctor}");
+    for command in ["plan", "inspect"] {
+        let help = help(command);
+        assert!(help.contains("none is opened, and auto is the processor"), "{help}");
+        assert!(help.contains("demo model"), "{help}");
+    }
+}
+
+#[test]
+fn the_help_says_where_the_history_is_kept() {
+    assert!(stdout(["chat", "--help"]).contains("~/.local/state"));
+}
+
+#[test]
 fn help_is_a_command_too() {
     assert!(stdout(["help", "chat"]).contains("--system"));
 }

@@ -2,3 +2,4 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod log;

@@ -11,6 +11,7 @@ use std::time::UNIX_EPOCH;
 use axum::Router;
 use axum::http::Method;
 use axum::http::Uri;
+use axum::middleware::from_fn;
 use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::routing::post;
@@ -20,6 +21,7 @@ use crate::error::ServerError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::middleware::auth;
+use crate::middleware::log;
 use crate::model::Model;
 use crate::options::ServerOptions;
 use crate::worker::Worker;
@@ -52,10 +54,7 @@ impl AppState {
         G: Generator,
         F: FnOnce() -> Result<G, GenerateError> + Send + 'static,
     {
-        let visible = |key: &String| !key.is_empty() && key.bytes().all(|b| b.is_ascii_graphic());
-        if !options.api_key.as_ref().is_none_or(visible) {
-            return Err(ServerError::InvalidApiKey);
-        }
+        options.check()?;
         let worker = Worker::spawn(start, options.queue_limit)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let shared = Shared { options, model, started: now.as_secs() };
@@ -94,6 +93,7 @@ pub fn router(state: AppState) -> Router {
         .merge(api)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
+        .layer(from_fn(log::each_request))
         .with_state(state)
 }
 

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{EngineArgs, ModelArgs, SamplingArgs, positive};
+use super::shared::{EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, positive};
 
 /// Ask one question, or talk in a session
 ///
@@ -28,12 +28,13 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "TEXT")]
     pub(crate) system: Option<String>,
     /// Whether the model thinks before it answers
-    #[arg(long, value_name = "WHEN", default_value = "on")]
+    #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
     /// End the answer when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Do not read or keep the session's input history
+    /// Do not read or keep the session's input history (lily/history in $XDG_STATE_HOME, by default
+    /// ~/.local/state)
     #[arg(long)]
     pub(crate) no_history: bool,
     #[command(flatten)]
@@ -75,11 +76,11 @@ pub(crate) struct ServeArgs {
     /// Demand this bearer token
     #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
     pub(crate) api_key: Option<String>,
-    /// Name of the model in requests and answers [default: the directory's name]
+    /// Name of the model in requests and answers [default: that of the directory or .lily file]
     #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
     /// Whether the model thinks when a request does not say
-    #[arg(long, value_name = "WHEN", default_value = "on")]
+    #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
     /// Write a line to standard error for each request as well
     #[arg(short, long)]
@@ -92,8 +93,9 @@ pub(crate) struct ServeArgs {
 
 /// Continue a text or a list of token ids, without chat template
 ///
-/// Without TEXT and its like, the text is read from standard input. With --prompt-tokens the
-/// directory needs no tokenizer files; `text` is null then. Ctrl-C ends the text.
+/// Without TEXT and its like, the text is read from standard input. The demo model knows nothing but
+/// its chat format, so give it that: see the examples. With --prompt-tokens and --json (or --tokens)
+/// the directory needs no tokenizer files; `text` is null then. Ctrl-C ends the text.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -143,10 +145,19 @@ pub(crate) struct GenerateArgs {
     pub(crate) sampling: SamplingArgs,
 }
 
+/// Gives the argument `id` of a shared group the help that a command needs, and keeps its place.
+fn with_help(arg: clap::Arg, id: &str, help: &'static str) -> clap::Arg {
+    if arg.get_id() == id { arg.help(help).long_help(help) } else { arg }
+}
+
+/// Help of `--device` where no device is opened.
+const PLANNED_DEVICE: &str = "Machine to plan for; none is opened, and auto is the processor";
+
 /// Show what a checkpoint holds and what memory it needs
 ///
 /// Reads headers only, no weights. A directory with nothing but config.json works too.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "device", PLANNED_DEVICE)))]
 #[command(after_help = "\
 Examples:
   lily inspect
@@ -159,24 +170,26 @@ pub(crate) struct InspectArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) planning: PlanningArgs,
 }
 
 /// Print the execution plan: steps, stages, memory
 ///
-/// Needs config.json alone.
+/// Needs config.json alone, and no device: the plan for a GPU is printed on any machine.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "device", PLANNED_DEVICE)))]
 #[command(after_help = "\
 Examples:
   lily plan --phase decode
   lily plan --model-path DIR --phase decode --json
   lily plan --phase prefill --rows 512 --fuse none
+  lily plan --device metal
 
---json prints one object with steps, stages, weight_bytes, state_bytes, kv_bytes_per_token,
-arena_bytes and the steps of each stage by name.")]
+--json prints one object with device, fusions, steps, stages, weight_bytes, state_bytes,
+kv_bytes_per_token, arena_bytes and the steps of each stage by name.")]
 pub(crate) struct PlanArgs {
     /// What the plan is for
-    #[arg(long, default_value = "decode")]
+    #[arg(long, default_value = "decode", ignore_case = true)]
     pub(crate) phase: PlanPhase,
     /// Token rows [default: 1 for decode, --prefill-chunk otherwise]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
@@ -187,7 +200,7 @@ pub(crate) struct PlanArgs {
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
-    pub(crate) engine: EngineArgs,
+    pub(crate) planning: PlanningArgs,
 }
 
 /// Phase of a plan.
@@ -361,12 +374,17 @@ pub(crate) struct PackArgs {
     pub(crate) file: PathBuf,
 }
 
-/// Check this machine: facts, every kernel against the processor, speed
+/// Help of `--model-path` of the one command that has no use for the demo model.
+const TRIED_ON: &str = "Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; \
+    default: random weights with the widths of Qwen3.6-35B-A3B";
+
+/// Check this machine: facts, every kernel against portable code, speed
 ///
-/// Without --model-path the kernels are tried on random weights with the widths of
-/// Qwen3.6-35B-A3B. With the published 4-bit checkpoint, its known continuation is compared too.
-/// Exit code 1 when a check fails.
+/// The kernels of a GPU are compared with the processor, those of the processor with portable code.
+/// With the published 4-bit checkpoint, its known continuation is compared too. Exit code 1 when a
+/// check fails, or when the device that --device names cannot be used.
 #[derive(Debug, Args)]
+#[command(mut_args(|arg| with_help(arg, "model_path", TRIED_ON)))]
 #[command(after_help = "\
 Examples:
   lily doctor
@@ -390,5 +408,6 @@ Examples:
   lily completions zsh > ~/.zfunc/_lily")]
 pub(crate) struct CompletionsArgs {
     /// The shell
+    #[arg(ignore_case = true)]
     pub(crate) shell: clap_complete::Shell,
 }

@@ -32,12 +32,29 @@ impl ModelArgs {
     }
 }
 
-/// How the engine holds and runs the model.
+/// How the engine runs the model.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
+    #[command(flatten)]
+    pub(crate) planning: PlanningArgs,
+    /// Worker threads [default: all cores]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
+    pub(crate) threads: Option<usize>,
+}
+
+/// All that a plan depends on besides the model.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Engine")]
+pub(crate) struct PlanningArgs {
     /// Machine to run on
-    #[arg(long, value_name = "KIND", env = "LILY_DEVICE", default_value = "auto")]
+    #[arg(
+        long,
+        value_name = "KIND",
+        env = "LILY_DEVICE",
+        default_value = "auto",
+        ignore_case = true
+    )]
     pub(crate) device: DeviceKind,
     /// Choices for the CUDA device, a comma list such as `stream,early=off`
     #[arg(long, value_name = "LIST", default_value = "", hide = true)]
@@ -45,11 +62,8 @@ pub(crate) struct EngineArgs {
     /// Tokens a session can hold [default: the model's own, at most 32768]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
-    /// Worker threads [default: all cores]
-    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
-    pub(crate) threads: Option<usize>,
     /// Element type of the KV cache
-    #[arg(long, value_name = "TYPE", default_value = "f32")]
+    #[arg(long, value_name = "TYPE", default_value = "f32", ignore_case = true)]
     pub(crate) kv_cache: KvCache,
     /// Prompt tokens per prefill chunk
     #[arg(long, value_name = "TOKENS", default_value_t = 512, allow_negative_numbers = true, value_parser = positive)]

@@ -11,6 +11,7 @@ use sha2::{Digest, Sha256};
 use super::output::{bytes, counted, print, print_pretty};
 use super::speed::Stopwatch;
 use crate::args::BenchArgs;
+use crate::device::describe;
 use crate::failure::usage;
 use crate::model::{self, Loaded, Needs};
 
@@ -168,17 +169,17 @@ fn report(args: &BenchArgs, loaded: &Loaded, results: &[Measured]) -> Value {
     json!({
         "model": loaded.name,
         "version": env!("CARGO_PKG_VERSION"),
-        "device": device(loaded),
+        "device": describe(&loaded.device),
         "batch": 1,
-        "kv_cache": format!("{:?}", args.engine.kv_cache).to_lowercase(),
-        "prefill_chunk": args.engine.prefill_chunk,
+        "kv_cache": format!("{:?}", args.engine.planning.kv_cache).to_lowercase(),
+        "prefill_chunk": args.engine.planning.prefill_chunk,
         "results": results.iter().map(result).collect::<Vec<_>>(),
         "peak_memory_bytes": peak_memory(),
     })
 }
 
 fn table(loaded: &Loaded, results: &[Measured]) -> String {
-    let mut text = format!("{} on {}\n", loaded.name, device(loaded));
+    let mut text = format!("{} on {}\n", loaded.name, describe(&loaded.device));
     text += "prompt  first token    prefill     decode  digest\n";
     for m in results {
         text += &format!(
@@ -194,12 +195,6 @@ fn table(loaded: &Loaded, results: &[Measured]) -> String {
         text += &format!("peak memory {}\n", bytes(peak));
     }
     text
-}
-
-fn device(loaded: &Loaded) -> String {
-    let device = &loaded.device;
-    let threads = counted(device.parallelism as u64, "thread");
-    format!("{} {}, {threads}", device.kind, device.name)
 }
 
 /// The most memory this process ever held, where the system tells (Linux).

@@ -4,6 +4,7 @@ use std::ops::ControlFlow;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use lily_device::DeviceFacts;
 use lily_engine::{FinishReason, GenerateOptions};
 use lily_text::Detokenizer;
 use serde_json::json;
@@ -45,7 +46,7 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
         _ => "stop",
     };
     interrupt::done();
-    output.finish(finish, &watch)?;
+    output.finish(finish, &watch, &loaded.device)?;
     let interrupted = finish == "interrupted";
     Ok(if interrupted { ExitCode::from(INTERRUPTED) } else { ExitCode::SUCCESS })
 }
@@ -119,7 +120,7 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
-    fn finish(mut self, finish: &str, watch: &Stopwatch) -> Result<()> {
+    fn finish(mut self, finish: &str, watch: &Stopwatch, device: &DeviceFacts) -> Result<()> {
         if let Some((detokenizer, stops)) = &mut self.text {
             let tail = detokenizer.finish();
             let tail = stops.push(&tail) + &stops.finish();
@@ -139,7 +140,7 @@ impl<'a> Output<'a> {
         } else {
             print("\n")?;
             let interrupted = if finish == "interrupted" { "; interrupted" } else { "" };
-            eprintln!("{}{interrupted}", watch.summary());
+            eprintln!("{}{interrupted}", watch.summary_on(device));
         }
         Ok(())
     }

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 use anyhow::Result;
 use lily_checkpoint::config::{LayerKind, MlpConfig, ModelConfig};
 use lily_checkpoint::manifest::{Dtype, Manifest, MatrixFormat, WeightShape};
-use lily_model::{BuildOptions, Fusions, MemoryEstimate, build, estimate_memory};
-use lily_plan::plan::Phase;
+use lily_model::{BuildOptions, MemoryEstimate, build, estimate_memory};
 use lily_plan::stats::Work;
 use lily_plan::{ValidPlan, stats};
 use serde_json::{Value, json};
@@ -34,6 +33,8 @@ struct Share {
 
 struct Report {
     name: String,
+    /// The device that is planned for.
+    device: &'static str,
     shapes: Shapes,
     formats: BTreeMap<String, Share>,
     parameters: u64,
@@ -48,17 +49,15 @@ struct Report {
 impl Report {
     fn of(args: &InspectArgs) -> Result<Self> {
         let shapes = model::shapes(&args.model)?;
+        let (facts, options) = model::planned(&args.model, &args.planning, &shapes)?;
         let Shapes { config, manifest, .. } = &shapes;
-        let context = model::context(config, &args.engine)?;
-        let chunk = args.engine.prefill_chunk.min(context);
-        let kv = model::kv_elem(args.engine.kv_cache);
-        let fusions = model::fusions(&args.engine)?.unwrap_or_else(Fusions::cpu);
-        let options = BuildOptions { kv, fusions, ..BuildOptions::new(Phase::Decode, 1, context) };
+        let chunk = args.planning.prefill_chunk.min(options.capacity);
         let memory = estimate_memory(config, manifest, &BuildOptions { rows: chunk, ..options })?;
         let plan = ValidPlan::new(build(config, manifest, &options)?)?;
         let (parameters, active_parameters) = parameters(config, manifest);
         Ok(Report {
             name: model::name(&args.model),
+            device: facts.kind,
             formats: formats(manifest),
             parameters,
             active_parameters,
@@ -103,6 +102,7 @@ impl Report {
                 "state_bytes": self.decode.state_bytes,
                 "kv_bytes_per_token_of_context": self.memory.kv_per_token,
             },
+            "device": self.device,
             "memory": {
                 "context": self.memory.context,
                 "weights": self.memory.weights,
@@ -172,8 +172,9 @@ impl Report {
         row(
             "memory",
             format!(
-                "{} at a context of {}: weights {}, KV cache {}, state {}, scratch {}",
+                "{} on {} at a context of {}: weights {}, KV cache {}, state {}, scratch {}",
                 bytes(m.total()),
+                self.device,
                 m.context,
                 bytes(m.weights),
                 bytes(m.kv()),

@@ -21,6 +21,8 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+pub(crate) use self::output::counted;
+
 use crate::args::{Cli, Command};
 
 /// Runs what the command line asks for.

@@ -1,7 +1,7 @@
 //! `lily plan`: the execution plan as data.
 
 use anyhow::Result;
-use lily_model::{BuildOptions, Fusions, build, estimate_memory};
+use lily_model::{BuildOptions, build, estimate_memory};
 use lily_plan::plan::Phase;
 use lily_plan::{ValidPlan, dump, stats};
 use serde_json::{Value, json};
@@ -11,31 +11,33 @@ use crate::args::{PlanArgs, PlanPhase};
 use crate::model::{self, Shapes};
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
-    let Shapes { config, manifest, .. } = model::shapes(&args.model)?;
+    let shapes = model::shapes(&args.model)?;
+    let (facts, options) = model::planned(&args.model, &args.planning, &shapes)?;
+    let Shapes { config, manifest, .. } = shapes;
     let phase = match args.phase {
         PlanPhase::Prefill => Phase::Prefill,
         PlanPhase::Decode => Phase::Decode,
         PlanPhase::Score => Phase::Score,
     };
-    let capacity = model::context(&config, &args.engine)?;
-    let chunk = args.engine.prefill_chunk.min(capacity);
+    let capacity = options.capacity;
+    let chunk = args.planning.prefill_chunk.min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
-    let kv = model::kv_elem(args.engine.kv_cache);
-    let fusions = model::fusions(&args.engine)?.unwrap_or_else(Fusions::cpu);
-    let options = BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) };
+    let options = BuildOptions { phase, rows, ..options };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {
-        print(&format!("fusions      {fusions}\n{}", dump(&valid)))?;
+        let fusions = options.fusions;
+        print(&format!("device       {}\nfusions      {fusions}\n{}", facts.kind, dump(&valid)))?;
         return Ok(());
     }
     let memory = estimate_memory(&config, &manifest, &BuildOptions { rows: chunk, ..options })?;
     let figures = stats(&valid, 0);
     print_pretty(&json!({
+        "device": facts.kind,
         "phase": format!("{phase:?}").to_lowercase(),
         "rows": rows,
         "context": capacity,
-        "fusions": fusions.to_string(),
+        "fusions": options.fusions.to_string(),
         "steps": valid.plan().steps.len(),
         "stages": figures.stages,
         "dependencies": figures.dependencies,

@@ -5,11 +5,12 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr};
 
 use anyhow::{Context, Result};
-use lily_server::{Backend, ServerOptions};
+use lily_server::{Backend, ServerError, ServerOptions};
 use tracing_subscriber::filter::LevelFilter;
 
 use crate::args::{ServeArgs, Switch};
-use crate::failure::{UsageError, usage};
+use crate::device::describe;
+use crate::failure::{UsageError, one_line, usage};
 use crate::model::{self, Needs};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
@@ -28,18 +29,37 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
         .with_target(false)
         .with_max_level(level)
         .init();
+    // A model may take a minute to load; whether there is a place to serve it is known before.
+    let bound = lily_server::bind(&options).map_err(with_hint)?;
     eprintln!("loading {name}");
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
+    let device = describe(&loaded.device);
     let backend = Backend {
         engine: loaded.engine,
         tokenizer: loaded.tokenizer.context("the model has no tokenizer")?,
         template: loaded.template.context("the model has no chat template")?,
         thinking: args.think == Switch::On,
     };
-    lily_server::run(options, backend, |address| {
-        eprintln!("serving {name} on http://{address}/v1 (Ctrl-C ends)");
-    })?;
+    lily_server::run(bound, options, backend, |address| {
+        eprintln!("serving {name} on {device} at http://{address}/v1 (Ctrl-C ends)");
+    })
+    .map_err(with_hint)?;
     Ok(())
+}
+
+/// Says which flag makes an address usable that is not.
+fn with_hint(error: ServerError) -> anyhow::Error {
+    let hint = match &error {
+        ServerError::Listen { source, .. } => match source.kind() {
+            io::ErrorKind::AddrInUse => "try another --port (0 picks a free one)",
+            io::ErrorKind::PermissionDenied => "try a --port of 1024 or above",
+            io::ErrorKind::AddrNotAvailable => "try another --host, such as 127.0.0.1 or 0.0.0.0",
+            _ => return error.into(),
+        },
+        _ => return error.into(),
+    };
+    let error = one_line(&error.into());
+    anyhow::anyhow!("{error}; {hint}")
 }
 
 fn host(text: &str) -> Result<IpAddr> {

@@ -2,7 +2,10 @@
 
 use std::time::{Duration, Instant};
 
+use lily_device::DeviceFacts;
+
 use super::output::counted;
+use crate::device::describe;
 
 /// A stopwatch that is told about every token.
 pub(crate) struct Stopwatch {
@@ -23,6 +26,11 @@ impl Stopwatch {
     /// Tokens of the prompt.
     pub(crate) fn prompt_tokens(&self) -> usize {
         self.prompt_tokens
+    }
+
+    /// Tokens that have arrived.
+    pub(crate) fn tokens(&self) -> usize {
+        self.tokens
     }
 
     /// A token has arrived.
@@ -50,6 +58,11 @@ impl Stopwatch {
     /// Tokens per second after the first one.
     pub(crate) fn decode_rate(&self) -> Option<f64> {
         rate(self.tokens.checked_sub(1)?, self.decode())
+    }
+
+    /// One line for people, with the machine where they have not been told it yet.
+    pub(crate) fn summary_on(&self, device: &DeviceFacts) -> String {
+        format!("{} on {}", self.summary(), describe(device))
     }
 
     /// One line for people.

@@ -30,7 +30,6 @@ use crate::model::Model;
 use crate::sse::Encode;
 use crate::sse::Frame;
 use crate::turn::Event;
-use crate::turn::Finish;
 use crate::turn::Outcome;
 use crate::turn::TokenLogprob;
 use crate::turn::TokenText;
@@ -133,7 +132,7 @@ pub(super) async fn collect(
                         index: 0,
                         message,
                         logprobs: with_logprobs.then_some(Logprobs { content: content_logprobs }),
-                        finish_reason: finish_reason(outcome.finish),
+                        finish_reason: outcome.finish.name(),
                     }],
                     usage: usage(outcome),
                 });
@@ -228,7 +227,7 @@ impl Encode for ChunkEncoder {
     }
 
     fn finish(&mut self, outcome: Outcome) -> Vec<Frame> {
-        let reason = Some(finish_reason(outcome.finish));
+        let reason = Some(outcome.finish.name());
         let last = ChunkChoice { finish_reason: reason, ..ChunkChoice::default() };
         let mut frames = vec![self.chunk(vec![last], None)];
         if self.include_usage {
@@ -236,14 +235,6 @@ impl Encode for ChunkEncoder {
         }
         frames.push(Frame::text("[DONE]"));
         frames
-    }
-}
-
-fn finish_reason(finish: Finish) -> &'static str {
-    match finish {
-        Finish::Stop => "stop",
-        Finish::Length => "length",
-        Finish::ToolCalls => "tool_calls",
     }
 }
 

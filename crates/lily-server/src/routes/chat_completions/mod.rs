@@ -29,11 +29,15 @@ pub(crate) async fn create(
     let (turn, (stream, include_usage, with_logprobs)) =
         prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
     let events = state.worker().submit(turn)?;
+    let outcome = events.outcome();
     let envelope = convert::Envelope::new(&state.options().model_name);
-    if stream {
+    let mut response = if stream {
         let encoder = convert::ChunkEncoder::new(envelope, include_usage, with_logprobs);
-        Ok(sse::response(events, encoder, state.options().keep_alive))
+        sse::response(events, encoder, state.options().keep_alive)
     } else {
-        Ok(Json(convert::collect(events, envelope, with_logprobs).await?).into_response())
-    }
+        Json(convert::collect(events, envelope, with_logprobs).await?).into_response()
+    };
+    // For the line of the log, which is written when the last byte has left.
+    response.extensions_mut().insert(outcome);
+    Ok(response)
 }

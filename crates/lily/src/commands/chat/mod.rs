@@ -23,7 +23,7 @@ pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     let question = question(args)?;
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
-    let mut chat = Chat::new(args, &loaded)?;
+    let mut chat = Chat::new(args, &loaded, question.is_none())?;
     let Some(question) = question else {
         session::run(&mut chat, args)?;
         return Ok(ExitCode::SUCCESS);
@@ -53,6 +53,8 @@ fn question(args: &ChatArgs) -> Result<Option<String>> {
 struct Chat<'a> {
     args: &'a ChatArgs,
     loaded: &'a Loaded,
+    /// More questions may follow, and the device has been named.
+    is_session: bool,
     session: Session,
     system: Option<String>,
     think: Switch,
@@ -67,10 +69,11 @@ struct Answer {
 }
 
 impl<'a> Chat<'a> {
-    fn new(args: &'a ChatArgs, loaded: &'a Loaded) -> Result<Self> {
+    fn new(args: &'a ChatArgs, loaded: &'a Loaded, is_session: bool) -> Result<Self> {
         Ok(Chat {
             args,
             loaded,
+            is_session,
             session: loaded.engine.new_session()?,
             system: args.system.clone(),
             think: args.think,
@@ -106,7 +109,7 @@ impl<'a> Chat<'a> {
         options.max_tokens = self.args.sampling.max_tokens;
 
         let cancel = interrupt::token();
-        let mut screen = Screen::new();
+        let mut screen = Screen::new(prompt.starts_in_thinking);
         let mut watch = Stopwatch::start(prompt.tokens.len());
         // The template drops earlier reasoning, so a prompt seldom continues the last one.
         self.session.reset();
@@ -118,31 +121,60 @@ impl<'a> Chat<'a> {
             anyhow::Ok(if done { ControlFlow::Break(()) } else { ControlFlow::Continue(()) })
         })?;
         let finish = generation.finish_reason();
+        drop(generation);
         interrupt::done();
         screen.show(parser.finish())?;
         screen.end()?;
-        let mut summary = watch.summary();
+        let mut summary = match self.is_session {
+            true => watch.summary(),
+            false => watch.summary_on(&self.loaded.device),
+        };
         match finish {
-            Some(FinishReason::Length) => summary.push_str("; cut off at the length limit"),
+            Some(FinishReason::Length) => summary.push_str(&self.cut_off(&watch, &screen)),
             Some(FinishReason::Cancelled) => summary.push_str("; interrupted"),
             Some(FinishReason::Stop) | None => {}
         }
         Ok((screen.into_turn(), Answer { finish, summary }))
+    }
+
+    /// Why an answer is not whole, and what would make it so.
+    fn cut_off(&self, watch: &Stopwatch, screen: &Screen) -> String {
+        let (limit, flag) = match self.args.sampling.max_tokens {
+            Some(most) if watch.tokens() >= most => {
+                (format!("--max-tokens {most}"), "--max-tokens")
+            }
+            _ => {
+                let context = self.loaded.engine.context();
+                (format!("the end of the context of {context} tokens"), "--context")
+            }
+        };
+        if screen.only_thought() {
+            let off = if self.is_session { "/think off" } else { "--think off" };
+            format!("; cut off at {limit} while still thinking; raise {flag} or use {off}")
+        } else {
+            format!("; cut off at {limit}")
+        }
     }
 }
 
 /// Standard output: thinking dimmed on a terminal and left out elsewhere.
 struct Screen {
     terminal: bool,
+    starts_in_thinking: bool,
     dimmed: bool,
     reasoning: String,
     content: String,
 }
 
 impl Screen {
-    fn new() -> Self {
-        let terminal = io::stdout().is_terminal();
-        Screen { terminal, dimmed: false, reasoning: String::new(), content: String::new() }
+    fn new(starts_in_thinking: bool) -> Self {
+        Screen {
+            terminal: io::stdout().is_terminal(),
+            starts_in_thinking,
+            dimmed: false,
+            reasoning: String::new(),
+            content: String::new(),
+        }
     }
 
     fn show(&mut self, events: Vec<OutputEvent>) -> io::Result<()> {
@@ -180,9 +212,16 @@ impl Screen {
         Ok(())
     }
 
+    /// Ends the line, where there is one.
     fn end(&mut self) -> io::Result<()> {
         self.dim(false)?;
-        print("\n")
+        let shown = !self.content.is_empty() || (self.terminal && !self.reasoning.is_empty());
+        if shown { print("\n") } else { Ok(()) }
+    }
+
+    /// Whether nothing but thinking has come.
+    fn only_thought(&self) -> bool {
+        self.starts_in_thinking && self.content.is_empty()
     }
 
     fn into_turn(self) -> Value {

@@ -11,6 +11,7 @@ use rustyline::error::ReadlineError;
 use super::Chat;
 use super::slash::{self, Input};
 use crate::args::{ChatArgs, Switch};
+use crate::device::describe;
 
 pub(super) fn run(chat: &mut Chat<'_>, args: &ChatArgs) -> Result<()> {
     let mut editor = DefaultEditor::new()?;
@@ -19,7 +20,8 @@ pub(super) fn run(chat: &mut Chat<'_>, args: &ChatArgs) -> Result<()> {
         // There is none the first time.
         let _ = editor.load_history(file);
     }
-    eprintln!("{} is ready; /help lists commands, /quit leaves", chat.loaded.name);
+    let device = describe(&chat.loaded.device);
+    eprintln!("{} on {device} is ready; /help lists commands, /quit leaves", chat.loaded.name);
     loop {
         let line = match editor.readline("> ") {
             Ok(line) => line,

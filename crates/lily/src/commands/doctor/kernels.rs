@@ -1,4 +1,4 @@
-//! Every kernel against the processor, on this very machine.
+//! Every kernel against a reference, on this very machine.
 
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub(super) struct Verdict {
     steps: usize,
     worst: Difference,
     tolerance: f64,
+    /// The kernel is one of the processor, so nothing else is left to run.
+    on_processor: bool,
 }
 
 impl Verdict {
@@ -32,11 +34,11 @@ impl Verdict {
         self.worst.within(self.tolerance)
     }
 
-    /// What runs where this kernel cannot be used.
-    fn fallback(&self) -> String {
+    /// What can run instead where this kernel cannot be used.
+    fn fallback(&self) -> Option<String> {
         match fusion_of(self.op) {
-            Some(fusion) => format!("the unfused steps (without `{fusion}`)"),
-            None => "the processor".to_owned(),
+            Some(fusion) => Some(format!("the unfused steps (without `{fusion}`)")),
+            None => (!self.on_processor).then(|| "the processor".to_owned()),
         }
     }
 
@@ -47,7 +49,10 @@ impl Verdict {
             self.op, self.phase, self.steps, self.worst.relative, self.tolerance
         ) + &match self.passed() {
             true => String::new(),
-            false => format!(" at {}, falls back to {}", self.worst.step, self.fallback()),
+            false => {
+                let instead = self.fallback().map(|f| format!(", falls back to {f}"));
+                format!(" at {}{}", self.worst.step, instead.unwrap_or_default())
+            }
         }
     }
 
@@ -62,7 +67,7 @@ impl Verdict {
             "largest_difference": finite(self.worst.largest),
             "tolerance": self.tolerance,
             "passed": self.passed(),
-            "falls_back_to": (!self.passed()).then(|| self.fallback()),
+            "falls_back_to": self.fallback().filter(|_| !self.passed()),
         })
     }
 }
@@ -132,7 +137,9 @@ pub(super) fn check(
     let (config, manifest) = (checkpoint.config(), checkpoint.manifest());
     let load = |device: &dyn Device| device.load(checkpoint, &NoProgress);
     let mut held: Option<(Elem, [Box<dyn LoadedModel>; 2])> = None;
-    for case in cases(&subject.facts()) {
+    let facts = subject.facts();
+    let on_processor = facts.kind == "cpu";
+    for case in cases(&facts) {
         let Case { phase, rows, fusions, kv, activations, .. } = case;
         let options = BuildOptions {
             kv,
@@ -159,7 +166,7 @@ pub(super) fn check(
             Prepared { model: reference.as_ref(), plan: on_reference },
             Prepared { model: subject.as_ref(), plan: on_subject },
             start,
-            &mut |difference| note(&mut by_op, &case, difference),
+            &mut |difference| note(&mut by_op, &case, on_processor, difference),
         )?;
         verdicts.extend(by_op.into_values());
     }
@@ -167,7 +174,12 @@ pub(super) fn check(
 }
 
 /// Keeps the worst result of each kind, measured against its tolerance.
-fn note(by_op: &mut BTreeMap<&'static str, Verdict>, case: &Case, difference: Difference) {
+fn note(
+    by_op: &mut BTreeMap<&'static str, Verdict>,
+    case: &Case,
+    on_processor: bool,
+    difference: Difference,
+) {
     let tolerance = tolerance(case, &difference);
     match by_op.get_mut(difference.op) {
         Some(verdict) => {
@@ -178,7 +190,9 @@ fn note(by_op: &mut BTreeMap<&'static str, Verdict>, case: &Case, difference: Di
         }
         None => {
             let (op, phase) = (difference.op, case.name);
-            by_op.insert(op, Verdict { op, phase, steps: 1, worst: difference, tolerance });
+            let worst = difference;
+            let verdict = Verdict { op, phase, steps: 1, worst, tolerance, on_processor };
+            by_op.insert(op, verdict);
         }
     }
 }

@@ -1,51 +1,38 @@
-//! `lily doctor`: what this machine is, and whether every kernel computes on it what the processor
-//! computes.
+//! `lily doctor`: what this machine is, and whether every kernel computes on it what plainer code
+//! computes: for a GPU the processor, for the processor code without vector instructions.
 
 mod kernels;
 mod model;
 mod published;
 mod rates;
-
-use std::fmt::Write as _;
+mod report;
 
 use anyhow::Result;
+use lily_cpu::CpuDevice;
 use lily_device::{Device, DeviceFacts};
-use serde_json::{Value, json};
 
-use self::kernels::Verdict;
-use super::output::{bytes, print, print_pretty};
-use crate::args::DoctorArgs;
-use crate::device::{self, Chosen};
+use self::model::Source;
+use self::report::{Device as Found, Measured, Report};
+use super::output::{print, print_pretty};
+use crate::args::{DeviceKind, DoctorArgs};
+use crate::device::{self, Chosen, Gpu, describe};
+use crate::failure::one_line;
 use crate::model as checkpoints;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let Chosen { device, memory_limit } = device::choose(&args.engine)?;
-    let facts = device.facts();
-    let source = model::Source::of(args)?;
-    let checkpoint = source.checkpoint();
-
     let cpu = device::processor(&args.engine);
-    let kernels = if facts.kind == "cpu" {
-        Vec::new()
-    } else {
-        kernels::check(checkpoint, &cpu, device.as_ref())?
-    };
-    let rates = rates::measure(device.as_ref(), checkpoint, &facts)?;
-    let published = match args.model.dir() {
-        Some(_) if published::is_published(checkpoint) => {
-            Some(published::compare(args, checkpoint, device.as_ref())?)
+    let wanted = args.engine.planning.device;
+    let (subject, others) = choose(wanted, &cpu, device::gpus(&args.engine)?);
+    let processor = cpu.facts();
+    let device = match subject {
+        Ok(Chosen { device, memory_limit: memory }) => {
+            let measured = measure(args, &cpu, device.as_ref())?;
+            Found::Used { facts: device.facts(), memory, measured }
         }
-        _ => None,
+        // The facts are all that can be had, and they say what is missing.
+        Err((kind, why)) => Found::Missing { kind, why },
     };
-    let report = Report {
-        facts,
-        cpu: cpu.facts(),
-        memory: memory_limit,
-        checked_on: source.description(),
-        kernels,
-        rates,
-        published,
-    };
+    let report = Report { device, processor, others };
     match args.json {
         true => print_pretty(&report.json())?,
         false => print(&report.text())?,
@@ -53,115 +40,67 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
     if report.failed() { Err(anyhow::anyhow!("some checks failed")) } else { Ok(()) }
 }
 
-/// Everything that was found.
-struct Report {
-    facts: DeviceFacts,
-    cpu: DeviceFacts,
-    memory: Option<u64>,
-    checked_on: String,
-    kernels: Vec<Verdict>,
-    rates: rates::Rates,
-    published: Option<published::Agreement>,
-}
-
-impl Report {
-    fn failed(&self) -> bool {
-        self.kernels.iter().any(|verdict| !verdict.passed())
-            || self.published.as_ref().is_some_and(|agreement| !agreement.passed())
-    }
-
-    /// Fusions whose operation failed: without them the plan uses other kernels.
-    fn fusions_to_avoid(&self) -> Vec<&'static str> {
-        let failed = self.kernels.iter().filter(|verdict| !verdict.passed());
-        let mut fusions: Vec<_> =
-            failed.filter_map(|verdict| kernels::fusion_of(verdict.op)).collect();
-        fusions.sort_unstable();
-        fusions.dedup();
-        fusions
-    }
-
-    fn advice(&self) -> String {
-        let failed = self.kernels.iter().filter(|verdict| !verdict.passed()).count();
-        if failed == 0 {
-            return "nothing to do".to_owned();
-        }
-        let avoid = self.fusions_to_avoid();
-        let unfused = self
-            .kernels
-            .iter()
-            .any(|verdict| !verdict.passed() && kernels::fusion_of(verdict.op).is_none());
-        if unfused || avoid.is_empty() {
-            return "use --device cpu, and report the failed kernels".to_owned();
-        }
-        let kept: Vec<_> =
-            lily_model::Fusions::names().into_iter().filter(|name| !avoid.contains(name)).collect();
-        format!("use --fuse {} (or --device cpu), and report the failed kernels", kept.join(","))
-    }
-
-    fn text(&self) -> String {
-        let mut out = String::new();
-        let mut line = |name: &str, value: String| {
-            writeln!(out, "{name:<12}{value}").expect("a string takes all");
-        };
-        line("lily", env!("CARGO_PKG_VERSION").to_owned());
-        line("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH));
-        let of = |f: &DeviceFacts| format!("{} {} ({} units)", f.kind, f.name, f.parallelism);
-        line("device", of(&self.facts));
-        line("processor", of(&self.cpu));
-        if let Some(memory) = self.memory {
-            line("memory", format!("{} may be used", bytes(memory)));
-        }
-        line("checked on", self.checked_on.clone());
-        match &self.kernels[..] {
-            [] => line("kernels", "none: the processor is the reference itself".to_owned()),
-            kernels => {
-                let bad = kernels.iter().filter(|verdict| !verdict.passed()).count();
-                line(
-                    "kernels",
-                    format!("{} compared with the processor, {bad} failed", kernels.len()),
-                );
-                for verdict in kernels {
-                    line("", verdict.text());
-                }
+/// The machine asked for, or its kind and why it cannot be used; and what became of the others.
+fn choose(
+    wanted: DeviceKind,
+    cpu: &CpuDevice,
+    gpus: [Gpu; 2],
+) -> (Result<Chosen, (&'static str, String)>, Vec<report::Other>) {
+    let mut subject = None;
+    let mut others = Vec::new();
+    for Gpu { kind, name, found, absent } in gpus {
+        let asked = wanted == kind;
+        let kind = name;
+        match found {
+            Ok(chosen) if asked || (wanted == DeviceKind::Auto && subject.is_none()) => {
+                subject = Some(Ok(chosen));
+            }
+            Ok(chosen) => {
+                let why = format!("{} is there", describe(&chosen.device.facts()));
+                others.push(report::Other { kind, why, repairable: false });
+            }
+            Err(error) if asked => subject = Some(Err((kind, one_line(&error)))),
+            Err(error) => {
+                let why = one_line(&error);
+                others.push(report::Other { kind, why, repairable: !absent });
             }
         }
-        line(
-            "reads",
-            format!("{:.1} GB/s of weights in one matrix-vector product", self.rates.read),
-        );
-        line(
-            "products",
-            format!("{:.3} TFLOP/s in products of {} rows", self.rates.tflops, self.rates.rows),
-        );
-        if let Some(agreement) = &self.published {
-            line("published", agreement.text());
-        }
-        line("advice", self.advice());
-        out
     }
+    let cpu = || Ok(Chosen { device: Box::new(cpu.clone()), memory_limit: None });
+    (subject.unwrap_or_else(cpu), others)
+}
 
-    fn json(&self) -> Value {
-        let facts =
-            |f: &DeviceFacts| json!({"kind": f.kind, "name": f.name, "parallelism": f.parallelism});
-        json!({
-            "lily": env!("CARGO_PKG_VERSION"),
-            "system": {"os": std::env::consts::OS, "arch": std::env::consts::ARCH},
-            "device": facts(&self.facts),
-            "processor": facts(&self.cpu),
-            "memory_limit": self.memory,
-            "checked_on": self.checked_on,
-            "kernels": self.kernels.iter().map(Verdict::json).collect::<Vec<_>>(),
-            "read_gb_per_s": self.rates.read,
-            "product_tflop_per_s": self.rates.tflops,
-            "product_rows": self.rates.rows,
-            "published": self.published.as_ref().map(published::Agreement::json),
-            "passed": !self.failed(),
-            "advice": self.advice(),
-        })
-    }
+/// Runs the checks. One that cannot be carried out has failed; the others go on.
+fn measure(args: &DoctorArgs, cpu: &CpuDevice, device: &dyn Device) -> Result<Measured> {
+    let facts = device.facts();
+    let source = Source::of(args)?;
+    let checkpoint = source.checkpoint();
+    let compare = |reference: &dyn Device| {
+        kernels::check(checkpoint, reference, device).map_err(|error| one_line(&error))
+    };
+    let portable = device::portable(&args.engine);
+    let (reference, kernels) = match facts.kind {
+        "cpu" if facts.name == portable.facts().name => (report::NONE, Ok(Vec::new())),
+        "cpu" => (report::PORTABLE, compare(&portable)),
+        _ => (report::PROCESSOR, compare(cpu)),
+    };
+    let rates = rates::measure(device, checkpoint, &facts).map_err(|error| one_line(&error));
+    let published = match args.model.dir() {
+        Some(_) if published::is_published(checkpoint) => {
+            let agreement = published::compare(args, checkpoint, device);
+            Some(agreement.map_err(|error| one_line(&error)))
+        }
+        _ => None,
+    };
+    Ok(Measured { checked_on: source.description(), reference, kernels, rates, published })
 }
 
 /// Opens the checkpoint that the flags name.
 fn named(args: &DoctorArgs) -> Result<lily_checkpoint::Checkpoint> {
     checkpoints::open(&args.model)
+}
+
+/// A device as JSON.
+fn facts(f: &DeviceFacts) -> serde_json::Value {
+    serde_json::json!({"kind": f.kind, "name": f.name, "parallelism": f.parallelism})
 }

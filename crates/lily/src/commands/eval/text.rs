@@ -45,6 +45,19 @@ pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
         windows += 1;
     }
     let scored = likelihood.tokens();
+    let vocab = loaded.engine.config().vocab_size;
+    if let Some(perplexity) = likelihood.perplexity().filter(|&p| p > vocab as f64) {
+        let known = match args.model.dir() {
+            Some(_) => "this model is no judge of this text",
+            None => {
+                "the embedded demo model knows its own short chats only, so give a --model-path"
+            }
+        };
+        eprintln!(
+            "note: a perplexity of {perplexity:.0} is above the vocabulary of {vocab} tokens, worse \
+             than guessing: {known}"
+        );
+    }
     Ok(json!({
         "tokens": tokens.len(),
         "windows": windows,

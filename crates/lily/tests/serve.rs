@@ -1,0 +1,136 @@
+//! `lily serve` as a program: what it says, and when.
+#![cfg(unix)]
+
+mod common;
+
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, ChildStderr, Command, Stdio};
+
+use common::lily;
+
+/// A server on a port of the system's choice.
+struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// The line that told of its readiness.
+    ready: String,
+}
+
+impl Server {
+    fn start(flags: &[&str]) -> Server {
+        let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
+            .args(["serve", "--port=0", "--device=cpu", "--threads=1"])
+            .args(flags)
+            .env_remove("LILY_MODEL_PATH")
+            .env_remove("LILY_API_KEY")
+            .env_remove("LILY_LOG")
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut ready = String::new();
+        while !ready.starts_with("serving ") {
+            ready.clear();
+            assert_ne!(stderr.read_line(&mut ready).unwrap(), 0, "it ended before it served");
+        }
+        Server { child, stderr, ready }
+    }
+
+    /// Sends a request on a connection of its own and returns the whole response.
+    fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        let (_, rest) = self.ready.split_once("http://").unwrap();
+        let mut connection = TcpStream::connect(rest.split_once('/').unwrap().0).unwrap();
+        let length = body.len();
+        write!(
+            connection,
+            "{method} {path} HTTP/1.1\r\nhost: lily\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        )
+        .unwrap();
+        let mut response = String::new();
+        connection.read_to_string(&mut response).unwrap();
+        response
+    }
+
+    /// Ends it as Ctrl-C does and returns what else it said.
+    fn end(mut self) -> String {
+        let id = self.child.id().to_string();
+        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
+        let mut rest = String::new();
+        self.stderr.read_to_string(&mut rest).unwrap();
+        assert!(self.child.wait().unwrap().success(), "{rest}");
+        rest
+    }
+}
+
+#[test]
+fn the_line_of_readiness_names_model_device_and_address() {
+    let server = Server::start(&[]);
+    let ready = server.ready.clone();
+    assert!(ready.starts_with("serving lily-demo on cpu "), "{ready}");
+    assert!(ready.contains(", 1 thread at http://127.0.0.1:"), "{ready}");
+    server.ask("GET", "/v1/models", "");
+    assert_eq!(server.end(), "", "requests are logged where that is asked for");
+}
+
+#[test]
+fn verbose_adds_one_line_for_each_request() {
+    let server = Server::start(&["--verbose"]);
+    let question = r#""messages": [{"role": "user", "content": "What is the capital of Japan?"}]"#;
+    let body = format!(r#"{{{question}, "temperature": 0}}"#);
+    let whole = server.ask("POST", "/v1/chat/completions", &body);
+    assert!(whole.to_lowercase().contains("content-length: "), "the log keeps the length: {whole}");
+    let body = format!(r#"{{{question}, "stream": true, "max_tokens": 2}}"#);
+    assert!(server.ask("POST", "/v1/chat/completions", &body).contains("[DONE]"));
+    server.ask("POST", "/v1/chat/completions", "{}");
+    server.ask("GET", "/nowhere", "");
+    server.ask("GET", "/health", "");
+    let log = server.end();
+    let lines: Vec<_> = log.lines().filter(|line| line.contains("method=")).collect();
+    let expected: [&[&str]; 5] = [
+        &["POST", "/v1/chat/completions", "200", "prompt_tokens=17 tokens=26", "\"stop\""],
+        &["POST", "/v1/chat/completions", "200", "prompt_tokens=17 tokens=2 ", "\"length\""],
+        &["POST", "/v1/chat/completions", "400"],
+        &["GET", "/nowhere", "404"],
+        &["GET", "/health", "200"],
+    ];
+    assert_eq!(lines.len(), expected.len(), "{log}");
+    for words in expected {
+        // A line is written when the response is gone, which the client sees a little earlier.
+        let found = lines.iter().any(|line| words.iter().all(|word| line.contains(word)));
+        assert!(found, "{words:?} is not in {log}");
+    }
+    assert!(lines.iter().all(|line| line.contains(" ms=")), "{log}");
+    assert!(!log.contains("answered"), "{log}");
+}
+
+#[test]
+fn a_port_that_is_taken_is_refused_before_the_model_is_loaded() {
+    let taken = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = taken.local_addr().unwrap();
+    let run = lily(["serve", "--port", &address.port().to_string(), "--model-path=no/such/model"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(
+        run.stderr.starts_with(&format!("error: cannot listen on {address}: ")),
+        "{}",
+        run.stderr
+    );
+    assert!(run.stderr.contains("try another --port"), "{}", run.stderr);
+    assert_eq!(run.stderr.lines().count(), 1, "nothing is loaded: {}", run.stderr);
+}
+
+#[test]
+fn an_address_of_another_machine_is_answered_with_a_hint() {
+    // Set aside for documentation: no machine has it.
+    let run = lily(["serve", "--port=0", "--host=192.0.2.1"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("try another --host"), "{}", run.stderr);
+}
+
+#[test]
+fn a_key_that_no_header_can_carry_is_refused_before_the_model_is_loaded() {
+    let run = lily(["serve", "--port=0", "--api-key=two words", "--model-path=no/such/model"]);
+    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert!(run.stderr.contains("API key"), "{}", run.stderr);
+}
