@@ -203,14 +203,14 @@ impl Checkpoint {
         Some((Arc::clone(pack.mapping()), range))
     }
 
-    /// Compares every weight of a `.lily` file with its checksum; other checkpoints have none, and
-    /// pass. `progress` is told the bytes done and in all.
+    /// Compares every byte of a `.lily` file, weights and side files, with its checksums; other
+    /// checkpoints have none, and pass. `progress` is told the bytes done and in all.
     ///
     /// # Errors
-    /// [`CheckpointError::Pack`] for the first damaged weight.
+    /// [`CheckpointError::Pack`] for the first damaged place.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), CheckpointError> {
         match &self.source {
-            Source::Pack(pack) => pack.verify_weights(progress),
+            Source::Pack(pack) => pack.verify_all(progress),
             Source::Directory(_) | Source::Memory(_) => Ok(()),
         }
     }
