@@ -48,13 +48,18 @@ pub struct Checkpoint {
 }
 
 pub(crate) fn read_config(source: &Source) -> Result<ParsedConfig, CheckpointError> {
-    let missing = || CheckpointError::MissingFile { file: CONFIG.to_owned() };
-    parse_config(&source.read(CONFIG, MAX_CONFIG_BYTES)?.ok_or_else(missing)?)
+    match source.read(CONFIG, MAX_CONFIG_BYTES)? {
+        Some(bytes) => parse_config(&bytes),
+        None => Err(match source.gguf()? {
+            Some(file) => CheckpointError::Gguf { file },
+            None => CheckpointError::MissingFile { file: CONFIG.to_owned() },
+        }),
+    }
 }
 
 impl Checkpoint {
-    /// Opens a directory (`config.json` and safetensors) or a `.lily` file and checks all of it; no
-    /// weight is read yet.
+    /// Opens a directory (`config.json` and safetensors) or a `.lily` file and checks all of it but
+    /// the weights' values, which are not read yet.
     ///
     /// # Errors
     /// The first broken rule.
