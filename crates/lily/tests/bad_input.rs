@@ -260,6 +260,65 @@ fn a_path_that_is_no_checkpoint_is_refused_by_every_command() {
     }
 }
 
+#[test]
+fn a_path_that_may_be_meant_otherwise_is_refused_with_advice() {
+    let copy = demo_copy();
+    let place = |name: &str| copy.path().join(name).to_str().unwrap().to_owned();
+    let pack = place("demo.lily");
+    assert_eq!(lily(["pack", &pack]).code, 0);
+    fs::copy(&pack, place("demo.bin")).unwrap();
+    fs::write(place("m.gguf"), "GGUF").unwrap();
+    fs::write(place("empty.lily"), "").unwrap();
+    fs::write(place("cut.lily"), "LILYP").unwrap();
+    let only_gguf = TempDir::new().unwrap();
+    fs::write(only_gguf.path().join("model-Q4.gguf"), "GGUF").unwrap();
+    let only_gguf = only_gguf.path().to_str().unwrap().to_owned();
+    for (path, expected) in [
+        (
+            place("model.safetensors"),
+            ": one safetensors file, expected the directory that holds it\n",
+        ),
+        (
+            place("demo.bin"),
+            ": a .lily file under another name, expected a name that ends in .lily\n",
+        ),
+        (place("config.json"), ": a file of another kind, expected a directory or a .lily file\n"),
+        (place("m.gguf"), ": GGUF, which is not supported, expected a directory of safetensors"),
+        (only_gguf, ": model-Q4.gguf is GGUF, which is not supported"),
+        (place("empty.lily"), ": the file is empty\n"),
+        (place("cut.lily"), ": truncated: the header ends at byte 24, the file has 5 bytes\n"),
+        (place("none.lily"), ": no such directory or file\n"),
+        (place("none"), ": no such directory or file\n"),
+        (
+            "mlx-community/Qwen3.6-35B-A3B-4bit".to_owned(),
+            ": no such directory or file; lily does not download: see `hf download \
+             mlx-community/Qwen3.6-35B-A3B-4bit --local-dir DIR`\n",
+        ),
+    ] {
+        for command in [&["chat", "hello"][..], &["inspect"], &["tokenize", "hello"]] {
+            let run = lily(command.iter().chain(&["--model-path", &path]));
+            let message = format!("error: cannot open model {path}{expected}");
+            assert!(run.stderr.contains(&message), "{command:?}: {}", run.stderr);
+            assert_eq!(run.code, 1);
+        }
+    }
+}
+
+#[test]
+fn of_a_wrong_path_and_a_missing_text_the_path_is_told() {
+    for command in [
+        &["chat"][..],
+        &["generate"],
+        &["tokenize"],
+        &["eval", "no-such-file.txt"],
+        &["eval", "--reference", "no-such-file"],
+        &["render", "--request", "no-such-file"],
+    ] {
+        let run = lily(command.iter().chain(&["--model-path", "nosuch"]));
+        assert_refused(&format!("{command:?}"), &run, 1, &["cannot open model nosuch: no such"]);
+    }
+}
+
 fn file_dir() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_input");
     fs::create_dir_all(&dir).unwrap();

@@ -16,6 +16,7 @@ use crate::failure::usage;
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    model::check(&args.model)?;
     let input = Input::of(args)?;
     let prints_text = !(args.tokens || args.json);
     let text = matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty();

@@ -20,6 +20,7 @@ use crate::failure::UsageError;
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
+    model::check(&args.model)?;
     let question = question(args)?;
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
