@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{EngineArgs, ModelArgs, SamplingArgs, positive};
+use super::shared::{EngineArgs, ModelArgs, SamplingArgs, TokenIds, positive, token_ids};
 
 /// Ask one question, or talk in a session
 ///
@@ -114,15 +114,9 @@ pub(crate) struct GenerateArgs {
     /// Continue the text in this file; `-` is standard input
     #[arg(long, value_name = "FILE", group = "input")]
     pub(crate) file: Option<PathBuf>,
-    /// Continue these token ids
-    #[arg(
-        long,
-        value_name = "IDS",
-        value_delimiter = ',',
-        group = "input",
-        allow_negative_numbers = true
-    )]
-    pub(crate) prompt_tokens: Option<Vec<u32>>,
+    /// Continue these token ids, separated by commas; `tokenize` prints such a list
+    #[arg(long, value_name = "IDS", group = "input", allow_negative_numbers = true, value_parser = token_ids)]
+    pub(crate) prompt_tokens: Option<TokenIds>,
     /// End when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,

@@ -105,13 +105,24 @@ mod tests {
     }
 
     #[test]
+    fn token_ids_may_be_spaced_and_bracketed() {
+        for list in ["1,2,3", "1, 2,3", " 1 ,2, 3 ", "[1,2,3]", " [ 1, 2, 3 ] "] {
+            assert_eq!(token_ids(list).unwrap(), TokenIds(vec![1, 2, 3]), "{list:?}");
+        }
+        for list in ["", "[]", "[1", "1]", "1,,2", "1 2", "1,x", "-1", "4294967296", "[[1]]"] {
+            let refusal = token_ids(list).unwrap_err();
+            assert!(refusal.contains("token ids separated by commas"), "{list:?}: {refusal}");
+        }
+    }
+
+    #[test]
     fn prompt_tokens_are_a_comma_list() {
         let Some(Command::Generate(args)) =
             parse("lily generate --prompt-tokens 1,2,3").unwrap().command
         else {
             panic!("not generate")
         };
-        assert_eq!(args.prompt_tokens, Some(vec![1, 2, 3]));
+        assert_eq!(args.prompt_tokens, Some(TokenIds(vec![1, 2, 3])));
         assert!(parse("lily generate --prompt-tokens 1,x").is_err());
         assert!(parse("lily generate hello --prompt-tokens 1").is_err());
     }

@@ -120,11 +120,32 @@ pub(crate) struct SamplingArgs {
 
 /// A count that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
+    // In a list, spaces may follow the commas.
+    match text.trim().parse::<usize>() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
         Err(e) => Err(format!("{e}; must be a whole number, at least 1")),
     }
+}
+
+/// A prompt as token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TokenIds(pub(crate) Vec<u32>);
+
+/// A comma list, with spaces and brackets where they were copied along.
+pub(crate) fn token_ids(text: &str) -> Result<TokenIds, String> {
+    const EXPECTED: &str = "expected token ids separated by commas";
+    let list = text.trim();
+    let inner = list.strip_prefix('[').map_or(Some(list), |rest| rest.strip_suffix(']'));
+    let inner = inner.ok_or_else(|| format!("the bracket is not closed; {EXPECTED}"))?;
+    if inner.trim().is_empty() {
+        return Err(format!("the list is empty; {EXPECTED}"));
+    }
+    let id = |id: &str| {
+        let id = id.trim();
+        id.parse().map_err(|_| format!("{id:?} is not a token id; {EXPECTED}"))
+    };
+    Ok(TokenIds(inner.split(',').map(id).collect::<Result<_, _>>()?))
 }
 
 fn number(text: &str, accepts: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {

@@ -11,7 +11,7 @@ use serde_json::json;
 use super::interrupt::{self, INTERRUPTED};
 use super::output::{piped_text, print, print_line, read_text};
 use super::speed::Stopwatch;
-use crate::args::GenerateArgs;
+use crate::args::{GenerateArgs, TokenIds};
 use crate::failure::usage;
 use crate::model::{self, Loaded, Needs};
 
@@ -62,7 +62,7 @@ impl Input {
         match (text.as_ref().or(prompt.as_ref()), file, prompt_tokens) {
             (Some(text), ..) => Ok(Input::Text(text.clone())),
             (_, Some(file), _) => Ok(Input::Text(read_text(file)?)),
-            (.., Some(ids)) => Ok(Input::Tokens(ids.clone())),
+            (.., Some(TokenIds(ids))) => Ok(Input::Tokens(ids.clone())),
             (None, None, None) => piped_text()?.map(Input::Text).ok_or_else(|| {
                 usage(
                     "nothing to continue: give TEXT, --prompt, --file or --prompt-tokens, or pipe \
