@@ -4,7 +4,7 @@ mod common;
 
 use std::fs;
 
-use common::{demo, json, lily, stdout};
+use common::{demo, json, lily, lily_with_variables, stdout};
 use tempfile::TempDir;
 
 /// The demo model as a `.lily` file.
@@ -51,17 +51,64 @@ fn every_command_takes_a_pack() {
 }
 
 #[test]
-fn a_damaged_pack_is_found_by_check_and_a_good_one_passes() {
+fn a_bit_flipped_anywhere_is_found_by_check_and_a_good_file_passes() {
     let dir = TempDir::new().unwrap();
     let file = packed(&dir);
     assert_eq!(lily(["pack", "--check", &file]).code, 0);
+    let good = fs::read(&file).unwrap();
+    let tokenizer = good.windows(14).skip(1 << 14).position(|w| w == b"\"added_tokens\"").unwrap();
+    for at in [40, tokenizer + (1 << 14), good.len() / 2] {
+        let mut bad = good.clone();
+        bad[at] ^= 0x10;
+        fs::write(&file, bad).unwrap();
+        let run = lily(["pack", "--check", &file]);
+        assert_eq!(run.code, 1, "{at}");
+        assert!(run.stderr.contains(" is damaged: checksum"), "{}", run.stderr);
+        assert_eq!(run.stderr.matches(&file).count(), 1, "{}", run.stderr);
+    }
+    fs::write(&file, [&good[..], b"more"].concat()).unwrap();
+    let run = lily(["pack", "--check", &file]);
+    assert_eq!(run.code, 1);
+    let (len, end) = (good.len() + 4, good.len());
+    let message = format!("the file has {len} bytes, {end} expected");
+    assert!(run.stderr.contains(&message), "{}", run.stderr);
+}
+
+#[test]
+fn doctor_refuses_a_pack_with_damaged_weights() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
     let mut bytes = fs::read(&file).unwrap();
     let middle = bytes.len() / 2;
     bytes[middle] ^= 0x10;
     fs::write(&file, bytes).unwrap();
-    let run = lily(["pack", "--check", &file]);
+    let run = lily(["doctor", "--device=cpu", "--model-path", &file]);
     assert_eq!(run.code, 1);
-    assert!(run.stderr.contains("is damaged: checksum"), "{}", run.stderr);
+    assert!(run.stderr.contains(" is damaged: checksum"), "{}", run.stderr);
+}
+
+#[test]
+fn check_looks_at_the_file_alone_whatever_the_environment_says() {
+    let dir = TempDir::new().unwrap();
+    let file = packed(&dir);
+    let run = lily_with_variables(["pack", "--check", &file], &[("LILY_MODEL_PATH", "nosuch")]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let run = lily(["pack", "--check", "nosuch.lily"]);
+    let message = "error: cannot open model nosuch.lily: no such directory or file\n";
+    assert!(run.code == 1 && run.stderr == message, "{}", run.stderr);
+    let folder = dir.path().join("folder.lily");
+    fs::create_dir(&folder).unwrap();
+    for flags in [&["--check"][..], &["--force"], &[]] {
+        let run = lily(["pack", folder.to_str().unwrap()].iter().chain(flags));
+        assert!(run.code == 2 && run.stderr.contains("is a directory"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_file_that_cannot_be_written_is_named_once() {
+    let run = lily(["pack", "no/such/place.lily"]);
+    assert_eq!(run.code, 1);
+    assert!(run.stderr.starts_with("error: cannot write no/such/place.lily: No such file"));
 }
 
 #[test]

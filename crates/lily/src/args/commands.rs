@@ -335,6 +335,9 @@ pub(crate) struct MakeCheckpointArgs {
 }
 
 /// Write a checkpoint as one checksummed .lily file, or check one
+///
+/// Weights are not compared with their checksums when a .lily file is loaded: run --check after
+/// copying or downloading one. The file appears under its name when it is whole.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -342,17 +345,19 @@ Examples:
   lily pack --check qwen3.6-35b.lily
   lily chat --model-path qwen3.6-35b.lily")]
 pub(crate) struct PackArgs {
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Compare every weight of the file with its checksum, write nothing
-    #[arg(long, conflicts_with = "model_path")]
+    /// The .lily file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Compare the whole file, weights and embedded files, with its checksums; write nothing, and look
+    /// at no other model
+    // No conflict with --model-path: LILY_MODEL_PATH would make it one.
+    #[arg(long, conflicts_with = "force")]
     pub(crate) check: bool,
     /// Replace the file where it exists
     #[arg(long)]
     pub(crate) force: bool,
-    /// The .lily file
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }
 
 /// Check this machine: facts, every kernel against the processor, speed
@@ -367,13 +372,13 @@ Examples:
   lily doctor --device cuda --json
   lily doctor --model-path ~/models/Qwen3.6-35B-A3B-4bit")]
 pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Print a shell's completion script

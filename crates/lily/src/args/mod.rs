@@ -59,7 +59,7 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{Args, CommandFactory};
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         Cli::try_parse_from(line.split_whitespace())
@@ -68,6 +68,29 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_stands_under_the_heading_of_its_group() {
+        let headings = |command: &clap::Command| -> Vec<(String, Option<String>)> {
+            let own = command.get_arguments().filter(|arg| arg.get_id() != "help");
+            own.map(|a| (a.get_id().to_string(), a.get_help_heading().map(str::to_owned))).collect()
+        };
+        let groups: Vec<_> = [
+            ModelArgs::augment_args(clap::Command::new("model")),
+            EngineArgs::augment_args(clap::Command::new("engine")),
+            SamplingArgs::augment_args(clap::Command::new("sampling")),
+        ]
+        .iter()
+        .flat_map(headings)
+        .collect();
+        for command in Cli::command().get_subcommands() {
+            for (name, heading) in headings(command) {
+                let group = groups.iter().find(|(grouped, _)| *grouped == name);
+                let expected = group.and_then(|(_, heading)| heading.clone());
+                assert_eq!(heading, expected, "{name} of {}", command.get_name());
+            }
+        }
     }
 
     #[test]

@@ -6,6 +6,7 @@ use lily_checkpoint::random::{RandomShape, RandomSpec, write_random};
 use tempfile::TempDir;
 
 use crate::args::DoctorArgs;
+use crate::model::is_pack;
 
 /// A checkpoint, and the folder that holds it while it is used.
 pub(super) struct Source {
@@ -20,7 +21,8 @@ impl Source {
     pub(super) fn of(args: &DoctorArgs) -> Result<Source> {
         if let Some(dir) = args.model.dir() {
             let checkpoint = super::named(args)?;
-            let description = dir.display().to_string();
+            let checked = if is_pack(dir) { ", checksums match" } else { "" };
+            let description = format!("{}{checked}", dir.display());
             return Ok(Source { checkpoint, description, _folder: None });
         }
         let folder = TempDir::new().context("cannot make a temporary folder")?;
