@@ -373,5 +373,5 @@ fn a_checkpoint_is_not_written_over_something() {
     let copy = demo_copy();
     let dir = copy.path().to_str().unwrap();
     let run = lily(["make-checkpoint", "--random", "--layers", "4", dir]);
-    assert_refused("not empty", &run, 1, &["empty"]);
+    assert_refused("not empty", &run, 2, &["exists and is not an empty directory"]);
 }

@@ -3,6 +3,8 @@
 mod common;
 
 use std::fs;
+#[cfg(unix)]
+use std::process::{Child, Command, Output, Stdio};
 
 use common::{demo, json, lily, lily_with_variables, stdout};
 use tempfile::TempDir;
@@ -109,6 +111,64 @@ fn a_file_that_cannot_be_written_is_named_once() {
     let run = lily(["pack", "no/such/place.lily"]);
     assert_eq!(run.code, 1);
     assert!(run.stderr.starts_with("error: cannot write no/such/place.lily: No such file"));
+}
+
+/// Sends SIGTERM as soon as `ready` says so.
+#[cfg(unix)]
+fn terminate(mut child: Child, ready: impl Fn(u32) -> bool) -> Output {
+    let id = child.id();
+    while !ready(id) {
+        assert!(child.try_wait().unwrap().is_none(), "it ended before the signal");
+        std::thread::yield_now();
+    }
+    let kill = Command::new("kill").args(["-TERM", &id.to_string()]).status().unwrap();
+    assert!(kill.success());
+    child.wait_with_output().unwrap()
+}
+
+#[cfg(unix)]
+fn start(args: &[&str]) -> Child {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
+    command.args(args).env_remove("LILY_MODEL_PATH").stderr(Stdio::piped()).spawn().unwrap()
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_pack_removes_what_it_wrote_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let file = dir.path().join("demo.lily").to_str().unwrap().to_owned();
+    let partial = format!("{file}.partial");
+    // A pipe that nobody reads holds the program where it opens its file.
+    assert!(Command::new("mkfifo").arg(&partial).status().unwrap().success());
+    let waits_with_a_handler = |id: u32| {
+        let Ok(tasks) = fs::read_dir(format!("/proc/{id}/task")) else { return false };
+        let is_handler = |name: String| name.trim() == "signals";
+        let handles = tasks
+            .flatten()
+            .any(|task| fs::read_to_string(task.path().join("comm")).is_ok_and(is_handler));
+        let stat = fs::read_to_string(format!("/proc/{id}/task/{id}/stat")).unwrap_or_default();
+        handles && stat.contains(") S ")
+    };
+    let output = terminate(start(&["pack", &file]), waits_with_a_handler);
+    assert_eq!(output.status.code(), Some(143));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(told, format!("interrupted: removed {partial}\n"));
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+}
+
+#[cfg(unix)]
+#[test]
+fn an_interrupted_checkpoint_removes_what_it_wrote_and_says_so() {
+    let dir = TempDir::new().unwrap();
+    let out = dir.path().join("random");
+    let begun = |_| fs::read_dir(dir.path()).unwrap().count() > 0;
+    // Too large to be done before the signal.
+    let child = start(&["make-checkpoint", "--layers=40", out.to_str().unwrap()]);
+    let output = terminate(child, begun);
+    assert_eq!(output.status.code(), Some(143));
+    let told = String::from_utf8(output.stderr).unwrap();
+    assert!(told.starts_with("interrupted: removed ") && told.contains(".partial-"), "{told}");
+    assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
 }
 
 #[test]

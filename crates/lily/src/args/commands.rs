@@ -329,7 +329,7 @@ pub(crate) struct MakeCheckpointArgs {
     /// Number of layers; every fourth one is full attention
     #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) layers: usize,
-    /// Directory to create
+    /// Directory to create; nothing is replaced
     #[arg(value_name = "OUT")]
     pub(crate) out: PathBuf,
 }
@@ -337,7 +337,8 @@ pub(crate) struct MakeCheckpointArgs {
 /// Write a checkpoint as one checksummed .lily file, or check one
 ///
 /// Weights are not compared with their checksums when a .lily file is loaded: run --check after
-/// copying or downloading one. The file appears under its name when it is whole.
+/// copying or downloading one. The file appears under its name when it is whole; Ctrl-C removes what
+/// was written until then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

@@ -10,6 +10,7 @@ use indicatif::{ProgressBar, ProgressStyle};
 use lily_checkpoint::pack::{EXTENSION, partial_path, write_pack};
 use lily_checkpoint::{Checkpoint, CheckpointError};
 
+use super::interrupt::Unfinished;
 use super::output::bytes;
 use crate::args::PackArgs;
 use crate::failure::usage;
@@ -34,6 +35,7 @@ pub(crate) fn run(args: &PackArgs) -> Result<()> {
         let checkpoint = model::open(&args.model)?;
         let bar = Bar::default();
         let advance = &mut |done, total| bar.advance("packing", done, total);
+        let _unfinished = Unfinished::new(partial_path(file))?;
         write_pack(&checkpoint, file, advance).map_err(|error| unwritten(file, error))?;
     }
     let size = bytes(fs::metadata(file)?.len());
