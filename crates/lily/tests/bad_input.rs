@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Run, demo_copy, lily, lily_with_input};
+use common::{Run, demo_copy, lily, lily_with_input, lily_with_variables};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -73,14 +73,21 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
 #[test]
 fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
-        ("generate --prompt-tokens 4096", 1, &["4096", "vocabulary"]),
-        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 1, &["5", "context", "4"]),
+        ("generate --prompt-tokens 4096", 2, &["4096", "vocabulary"]),
+        ("generate hello --logit-bias 99999=1", 2, &["99999", "vocabulary"]),
+        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 2, &["5", "context", "4"]),
         ("generate hello --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("inspect --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("plan --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("bench --lengths 5000", 2, &["5000 and 64 steps need 5065 tokens, the model has 4096"]),
-        ("chat --context 8 What is the capital of Japan?", 1, &["context", "8"]),
-        ("plan --phase decode --rows 2", 1, &["rows"]),
+        ("chat --context 8 What is the capital of Japan?", 2, &["context", "8"]),
+        ("plan --phase decode --rows 5", 2, &["--rows 5 is not 1"]),
+        (
+            "plan --phase prefill --rows 100000",
+            2,
+            &["--rows 100000 is more than the context of 4096"],
+        ),
+        ("plan --phase score --rows 9 --context 8", 2, &["--rows 9", "the context of 8"]),
         ("eval no-such-file.txt", 1, &["no-such-file.txt"]),
         ("eval --conversations no-such-file.jsonl", 1, &["no-such-file.jsonl"]),
         ("eval --reference no-such-file.safetensors", 1, &["no-such-file.safetensors"]),
@@ -93,7 +100,8 @@ fn wrong_prompts_are_refused_by_number() {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
     }
     assert_refused("empty path", &lily(["plan", "--model-path="]), 1, &["model \"\""]);
-    assert_refused("empty text", &lily(["generate", ""]), 1, &["prompt is empty"]);
+    assert_refused("empty text", &lily(["generate", ""]), 2, &["text is empty"]);
+    assert_refused("empty prompt", &lily(["generate", "--prompt="]), 2, &["text is empty"]);
     assert_refused("empty question", &lily(["chat", ""]), 2, &["question is empty"]);
     assert_refused("empty input", &lily_with_input(["chat"], "\n"), 2, &["question is empty"]);
 }
@@ -319,6 +327,19 @@ fn of_a_wrong_path_and_a_missing_text_the_path_is_told() {
         let run = lily(command.iter().chain(&["--model-path", "nosuch"]));
         assert_refused(&format!("{command:?}"), &run, 1, &["cannot open model nosuch: no such"]);
     }
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_counts_as_unset_and_an_empty_flag_does_not() {
+    let unset = [("LILY_MODEL_PATH", ""), ("LILY_DEVICE", "")];
+    let run = lily_with_variables(["generate", "Once", "--max-tokens=1"], &unset);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    for flag in ["--device=", "--model-path="] {
+        let run = lily_with_variables(["generate", "Once", "--max-tokens=1", flag], &unset);
+        assert_ne!(run.code, 0, "{flag}");
+    }
+    let run = lily_with_variables(["inspect"], &[("LILY_MODEL_PATH", "nosuch")]);
+    assert_refused("a variable", &run, 1, &["nosuch"]);
 }
 
 fn file_dir() -> PathBuf {

@@ -12,24 +12,27 @@ use clap::{Args, ValueEnum};
 pub(crate) struct ModelArgs {
     /// Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; default: the embedded
     /// demo model
-    // Empty values are let through: see `ModelArgs::dir`.
+    // An empty path is let through, so that the place which words bad paths words this one too.
     #[arg(
         long,
         value_name = "PATH",
-        env = "LILY_MODEL_PATH",
+        env = unless_empty("LILY_MODEL_PATH"),
         value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]
     pub(crate) model_path: Option<PathBuf>,
 }
 
 impl ModelArgs {
-    /// The directory; `None` is the demo model. An empty `LILY_MODEL_PATH` counts as unset, an empty
-    /// `--model-path` does not: it is more likely a misspelt variable than a wish for the demo.
+    /// The directory; `None` is the demo model.
     pub(crate) fn dir(&self) -> Option<&Path> {
-        let unset = || env::var_os("LILY_MODEL_PATH").is_some_and(|value| value.is_empty());
-        let dir = self.model_path.as_deref()?;
-        if dir.as_os_str().is_empty() && unset() { None } else { Some(dir) }
+        self.model_path.as_deref()
     }
+}
+
+/// The variable, unless it is set to nothing: that counts as unset. A flag with an empty value does
+/// not: it is more likely a misspelt variable than a wish for the default.
+fn unless_empty(variable: &'static str) -> Option<&'static str> {
+    env::var_os(variable).is_none_or(|value| !value.is_empty()).then_some(variable)
 }
 
 /// How the engine holds and runs the model.
@@ -37,7 +40,7 @@ impl ModelArgs {
 #[command(next_help_heading = "Engine")]
 pub(crate) struct EngineArgs {
     /// Machine to run on
-    #[arg(long, value_name = "KIND", env = "LILY_DEVICE", default_value = "auto")]
+    #[arg(long, value_name = "KIND", env = unless_empty("LILY_DEVICE"), default_value = "auto")]
     pub(crate) device: DeviceKind,
     /// Choices for the CUDA device, a comma list such as `stream,early=off`
     #[arg(long, value_name = "LIST", default_value = "", hide = true)]

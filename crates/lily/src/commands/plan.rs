@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::output::{print, print_pretty};
 use crate::args::{PlanArgs, PlanPhase};
+use crate::failure::usage;
 use crate::model::{self, Shapes};
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
@@ -21,6 +22,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let chunk = args.engine.prefill_chunk.min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
+    check_rows(phase, rows, capacity)?;
     let kv = model::kv_elem(args.engine.kv_cache);
     let fusions = model::fusions(&args.engine)?.unwrap_or_else(Fusions::cpu);
     let options = BuildOptions { kv, fusions, ..BuildOptions::new(phase, rows, capacity) };
@@ -53,6 +55,17 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         },
         "schedule": schedule(&valid),
     }))?;
+    Ok(())
+}
+
+/// Rows come from `--rows` alone: the defaults fit.
+fn check_rows(phase: Phase, rows: usize, context: usize) -> Result<()> {
+    if phase == Phase::Decode && rows != 1 {
+        return Err(usage(format!("--rows {rows} is not 1, which is what a decode plan has")));
+    }
+    if rows > context {
+        return Err(usage(format!("--rows {rows} is more than the context of {context}")));
+    }
     Ok(())
 }
 

@@ -16,7 +16,7 @@ use super::interrupt::{self, INTERRUPTED};
 use super::output::print;
 use super::speed::Stopwatch;
 use crate::args::{ChatArgs, Switch};
-use crate::failure::UsageError;
+use crate::failure::{self, UsageError};
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
@@ -111,7 +111,8 @@ impl<'a> Chat<'a> {
         let mut watch = Stopwatch::start(prompt.tokens.len());
         // The template drops earlier reasoning, so a prompt seldom continues the last one.
         self.session.reset();
-        let mut generation = self.session.generate(&prompt.tokens, options, &cancel)?;
+        let started = self.session.generate(&prompt.tokens, options, &cancel);
+        let mut generation = started.map_err(failure::generation)?;
         generation.for_each(|token| {
             watch.token();
             screen.show(parser.push(token.id))?;
