@@ -48,13 +48,18 @@ pub struct Checkpoint {
 }
 
 pub(crate) fn read_config(source: &Source) -> Result<ParsedConfig, CheckpointError> {
-    let missing = || CheckpointError::MissingFile { file: CONFIG.to_owned() };
-    parse_config(&source.read(CONFIG, MAX_CONFIG_BYTES)?.ok_or_else(missing)?)
+    match source.read(CONFIG, MAX_CONFIG_BYTES)? {
+        Some(bytes) => parse_config(&bytes),
+        None => Err(match source.gguf()? {
+            Some(file) => CheckpointError::Gguf { file },
+            None => CheckpointError::MissingFile { file: CONFIG.to_owned() },
+        }),
+    }
 }
 
 impl Checkpoint {
-    /// Opens a directory (`config.json` and safetensors) or a `.lily` file and checks all of it; no
-    /// weight is read yet.
+    /// Opens a directory (`config.json` and safetensors) or a `.lily` file and checks all of it but
+    /// the weights' values, which are not read yet.
     ///
     /// # Errors
     /// The first broken rule.
@@ -203,14 +208,14 @@ impl Checkpoint {
         Some((Arc::clone(pack.mapping()), range))
     }
 
-    /// Compares every weight of a `.lily` file with its checksum; other checkpoints have none, and
-    /// pass. `progress` is told the bytes done and in all.
+    /// Compares every byte of a `.lily` file, weights and side files, with its checksums; other
+    /// checkpoints have none, and pass. `progress` is told the bytes done and in all.
     ///
     /// # Errors
-    /// [`CheckpointError::Pack`] for the first damaged weight.
+    /// [`CheckpointError::Pack`] for the first damaged place.
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), CheckpointError> {
         match &self.source {
-            Source::Pack(pack) => pack.verify_weights(progress),
+            Source::Pack(pack) => pack.verify_all(progress),
             Source::Directory(_) | Source::Memory(_) => Ok(()),
         }
     }

@@ -22,11 +22,24 @@ pub enum CheckpointError {
         #[source]
         source: crate::pack::PackError,
     },
-    /// The path is not a directory.
-    #[error("{path} is not a directory")]
-    NotADirectory {
+    /// The path is neither a directory nor a `.lily` file.
+    #[error("{path} is {found}, expected {expected}")]
+    NotACheckpoint {
         /// Path given.
         path: String,
+        /// What to give instead.
+        expected: &'static str,
+        /// What it is.
+        found: &'static str,
+    },
+    /// The model is a GGUF file.
+    #[error(
+        "{file} is GGUF, which is not supported, expected a directory of safetensors (MLX affine or \
+         Hugging Face) or a .lily file"
+    )]
+    Gguf {
+        /// File name or path.
+        file: String,
     },
     /// A file is not an ordinary file.
     #[error("{file} is not a regular file")]

@@ -44,6 +44,13 @@ const SHARD_BYTES: u64 = 4 << 30;
 /// Bytes generated and written at a time.
 const CHUNK_BYTES: u64 = 1 << 20;
 
+/// Where [`write_random`] of this process writes before all files are complete: a program that ends
+/// in between removes it.
+pub fn partial_path(dir: &Path) -> PathBuf {
+    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
+    dir.with_file_name(format!(".{name}.partial-{}", std::process::id()))
+}
+
 /// Writes an MLX 4-bit directory (group 64, 8-bit gates, bf16 scales and biases).
 ///
 /// Files appear under their final name only when all are complete. Without tokenizer files.
@@ -75,8 +82,7 @@ fn write_random_in_chunks(
     let tensors = tensors(&model);
     refuse_used(dir)?;
 
-    let name = dir.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
-    let partial = dir.with_file_name(format!(".{name}.partial-{}", std::process::id()));
+    let partial = partial_path(dir);
     if let Some(parent) = dir.parent().filter(|parent| !parent.as_os_str().is_empty()) {
         std::fs::create_dir_all(parent).map_err(io(parent))?;
     }
@@ -104,7 +110,8 @@ fn refuse_used(dir: &Path) -> Result<(), CheckpointError> {
             Some(_) => Err(CheckpointError::NotEmpty { path: path() }),
         },
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(()),
-        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory => {
+        // The path, or something on the way to it, is a file.
+        Err(error) if error.kind() == std::io::ErrorKind::NotADirectory && dir.exists() => {
             Err(CheckpointError::NotEmpty { path: path() })
         }
         Err(error) => Err(CheckpointError::io(path(), error)),

@@ -73,7 +73,10 @@ impl Shards {
                 let (file, named_by) = (shard.clone(), INDEX.to_owned());
                 return Err(CheckpointError::MissingShard { file, named_by });
             }
-            return Err(CheckpointError::NoWeights { path: source.display() });
+            return Err(match source.gguf()? {
+                Some(file) => CheckpointError::Gguf { file },
+                None => CheckpointError::NoWeights { path: source.display() },
+            });
         }
         let mut shards = Shards { files: Vec::new(), tensors: HashMap::new(), absent, warnings };
         for name in &names {

@@ -1,13 +1,13 @@
 //! Where the files of a checkpoint come from: a directory or memory.
 
 use std::fs::File;
-use std::io::{Error, ErrorKind};
+use std::io::{Error, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use crate::error::CheckpointError;
-use crate::pack::PackFile;
+use crate::pack::{self, PackFile};
 
 /// A flat set of named files.
 #[derive(Debug)]
@@ -33,6 +33,21 @@ enum Data {
     Memory(&'static [u8]),
 }
 
+/// What a path may name, in messages.
+const CHECKPOINT: &str = "a directory or a .lily file";
+
+/// The first 8 bytes of a file, or as many as it has.
+fn start_of(path: &Path) -> std::io::Result<Vec<u8>> {
+    let mut start = Vec::new();
+    File::open(path)?.take(8).read_to_end(&mut start)?;
+    Ok(start)
+}
+
+/// Whether a name ends so, in whatever case.
+fn has_extension(path: &Path, extension: &str) -> bool {
+    path.extension().is_some_and(|found| found.eq_ignore_ascii_case(extension))
+}
+
 /// Whether `name` stays inside the directory.
 pub(crate) fn is_plain_name(name: &str) -> bool {
     let mut components = Path::new(name).components();
@@ -44,25 +59,37 @@ pub(crate) fn is_plain_name(name: &str) -> bool {
 impl Source {
     /// A directory, or a `.lily` file.
     pub(crate) fn at(path: &Path) -> Result<Self, CheckpointError> {
-        let is_pack = path.extension().is_some_and(|e| e == crate::pack::EXTENSION);
-        if is_pack && path.is_file() {
+        let shown = || path.display().to_string();
+        let facts = std::fs::metadata(path).map_err(|e| CheckpointError::io(shown(), e))?;
+        if facts.is_dir() {
+            return Ok(Source::Directory(path.to_owned()));
+        }
+        let other = |found, expected| {
+            Err(CheckpointError::NotACheckpoint { path: shown(), found, expected })
+        };
+        if !facts.is_file() {
+            return other("not a regular file", CHECKPOINT);
+        }
+        let start = start_of(path).map_err(|e| CheckpointError::io(shown(), e))?;
+        if start.starts_with(b"GGUF") || has_extension(path, "gguf") {
+            return Err(CheckpointError::Gguf { file: shown() });
+        }
+        if path.extension().is_some_and(|e| e == pack::EXTENSION) {
             return Ok(Source::Pack(PackFile::open(path)?));
         }
-        Source::directory(path)
+        if start == *pack::MAGIC {
+            return other("a .lily file under another name", "a name that ends in .lily");
+        }
+        if has_extension(path, "safetensors") {
+            return other("one safetensors file", "the directory that holds it");
+        }
+        other("a file of another kind", CHECKPOINT)
     }
 
     /// The whole of a `.lily` file as one blob.
     pub(crate) fn whole(pack: &PackFile) -> Blob {
         let data = Data::Part(Arc::clone(pack.file()), 0);
         Blob { name: pack.name().to_owned(), len: pack.mapping().bytes().len() as u64, data }
-    }
-
-    pub(crate) fn directory(path: &Path) -> Result<Self, CheckpointError> {
-        match std::fs::metadata(path) {
-            Ok(metadata) if metadata.is_dir() => Ok(Source::Directory(path.to_owned())),
-            Ok(_) => Err(CheckpointError::NotADirectory { path: path.display().to_string() }),
-            Err(source) => Err(CheckpointError::io(path.display().to_string(), source)),
-        }
     }
 
     /// For messages.
@@ -92,6 +119,11 @@ impl Source {
         }
         names.sort();
         Ok(names)
+    }
+
+    /// The first GGUF file by name, for models that come as nothing else.
+    pub(crate) fn gguf(&self) -> Result<Option<String>, CheckpointError> {
+        Ok(self.list()?.into_iter().find(|name| has_extension(Path::new(name), "gguf")))
     }
 
     /// Opens a regular file; `None` where it is missing.
@@ -198,7 +230,7 @@ mod tests {
     fn a_folder_in_place_of_a_file_is_refused_by_name() {
         let dir = tempfile::tempdir().unwrap();
         std::fs::create_dir(dir.path().join("config.json")).unwrap();
-        let source = Source::directory(dir.path()).unwrap();
+        let source = Source::at(dir.path()).unwrap();
         let error = source.read("config.json", 10).unwrap_err();
         assert!(matches!(error, CheckpointError::NotAFile { file } if file == "config.json"));
     }

@@ -4,7 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use lily_checkpoint::manifest::{MatrixFormat, WeightShape};
-use lily_checkpoint::pack::{ALIGN, PackError, write_pack};
+use lily_checkpoint::pack::{ALIGN, PackError, partial_path, write_pack};
 use lily_checkpoint::packed::PackedMatrix;
 use lily_checkpoint::random::{RandomShape, RandomSpec, write_random};
 use lily_checkpoint::{Checkpoint, CheckpointError, MatrixPart, describe};
@@ -147,45 +147,97 @@ fn a_pack_of_a_pack_is_the_same_file() {
     let pack = Checkpoint::open(&packed.path()).unwrap();
     write_pack(&pack, &again, &mut |_, _| ()).unwrap();
     assert!(fs::read(packed.path()).unwrap() == fs::read(&again).unwrap());
-    assert!(!packed.dir.path().join("again.lily.partial").exists());
+    assert!(!partial_path(&again).exists());
 }
 
 #[test]
 fn a_file_that_is_no_pack_is_refused() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("x.lily");
-    for bytes in [&b""[..], b"LILY", b"LILYPACX............................"] {
+    for bytes in [&b"LILX"[..], b"LILYPACX............................"] {
         fs::write(&path, bytes).unwrap();
         assert_eq!(refusal(&path), PackError::Magic);
     }
     fs::write(&path, b"LILYPACK\x02\0\0\0............").unwrap();
     assert_eq!(refusal(&path), PackError::Version { found: 2 });
-    fs::write(&path, b"LILYPACK\x01\0\0\0....\xff\xff\xff\xff\xff\xff\xff\xff").unwrap();
-    assert!(matches!(refusal(&path), PackError::Truncated { .. }));
+    assert!(refusal(&path).to_string().contains("damaged"));
 }
 
 #[test]
-fn damage_is_found_by_name() {
+fn a_file_that_ends_anywhere_but_at_its_end_is_called_empty_or_truncated_or_too_long() {
+    let packed = Packed::new();
+    let good = fs::read(packed.path()).unwrap();
+    fs::write(packed.path(), "").unwrap();
+    assert_eq!(refusal(&packed.path()), PackError::Empty);
+    let page = ALIGN as usize;
+    for len in [1, 5, 8, 23, 24, 100, page, good.len() / 2, good.len() - page, good.len() - 1] {
+        fs::write(packed.path(), &good[..len]).unwrap();
+        let error = Checkpoint::open(&packed.path()).unwrap_err();
+        let CheckpointError::Pack { source, .. } = error else { panic!("{len}: {error:?}") };
+        assert!(matches!(source, PackError::Truncated { .. }), "{len}: {source:?}");
+        assert!(source.to_string().starts_with("truncated: "), "{source}");
+    }
+    for more in [1, page] {
+        let mut long = good.clone();
+        long.resize(good.len() + more, 0);
+        fs::write(packed.path(), long).unwrap();
+        let (end, len) = (good.len() as u64, (good.len() + more) as u64);
+        let error = Checkpoint::open(&packed.path()).unwrap_err();
+        let CheckpointError::Pack { source, .. } = error else { panic!("{error:?}") };
+        assert_eq!(source, PackError::TrailingBytes { end, len });
+    }
+}
+
+#[test]
+fn a_flipped_bit_in_any_section_is_found_by_name() {
     let packed = Packed::new();
     let good = fs::read(packed.path()).unwrap();
     let (header, _) = split(&good);
-    let offset = |kind: &str, i: usize| header[kind][i]["offset"].as_u64().unwrap() as usize;
-    for (at, what) in [
-        (30, "the header"),
-        (offset("files", 0), "config.json"),
-        (offset("weights", 0), "embed_tokens"),
-        (offset("weights", 3), header["weights"][3]["name"].as_str().unwrap()),
-    ] {
+    let entries = ["files", "weights"].map(|kind| header[kind].as_array().unwrap().clone());
+    let mut after = "the header".to_owned();
+    let mut end = 24 + u64::from_le_bytes(good[16..24].try_into().unwrap()) as usize;
+    let refused = |at: usize| {
         let mut bad = good.clone();
-        bad[at] ^= 1;
+        bad[at] ^= 0x10;
         fs::write(packed.path(), bad).unwrap();
-        match refusal(&packed.path()) {
-            PackError::Checksum { what: found, .. } => assert_eq!(found, what),
-            other => panic!("{other:?}"),
-        }
+        refusal(&packed.path())
+    };
+    let padding = |after: &str, at: usize| PackError::Padding {
+        after: after.to_owned(),
+        at: at as u64,
+        found: 0x10,
+    };
+    for at in [0, 8, 12, 16, 24, end - 1] {
+        refused(at);
     }
-    fs::write(packed.path(), &good[..good.len() - ALIGN as usize]).unwrap();
-    assert!(matches!(refusal(&packed.path()), PackError::Truncated { .. }));
+    for entry in entries.concat() {
+        let number = |field: &str| entry[field].as_u64().unwrap() as usize;
+        let (name, offset, bytes) =
+            (entry["name"].as_str().unwrap(), number("offset"), number("bytes"));
+        if offset > end {
+            assert_eq!(refused(end), padding(&after, end));
+            assert_eq!(refused(offset - 1), padding(&after, offset - 1));
+        }
+        for at in [offset, offset + bytes / 2, offset + bytes - 1] {
+            match refused(at) {
+                PackError::Checksum { what, .. } => assert_eq!(what, name, "{at}"),
+                other => panic!("{name} {at}: {other:?}"),
+            }
+        }
+        (after, end) = (name.to_owned(), offset + bytes);
+    }
+    if end < good.len() {
+        assert_eq!(refused(good.len() - 1), padding(&after, good.len() - 1));
+    }
+}
+
+#[test]
+fn a_pack_that_cannot_get_its_name_leaves_nothing_behind() {
+    let packed = Packed::new();
+    let taken = packed.dir.path().join("taken.lily");
+    fs::create_dir(&taken).unwrap();
+    write_pack(&packed.source, &taken, &mut |_, _| ()).unwrap_err();
+    assert!(!partial_path(&taken).exists());
 }
 
 #[test]

@@ -4,6 +4,8 @@ use std::fmt::Write as _;
 use std::io;
 use std::process::ExitCode;
 
+use lily_engine::EngineError;
+
 /// Marks an error as the user's own (wrong usage, a template that refuses a request): exit code 2.
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
@@ -12,6 +14,17 @@ pub(crate) struct UsageError(pub(crate) anyhow::Error);
 /// A [`UsageError`] with this message.
 pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
     UsageError(anyhow::Error::msg(message.into())).into()
+}
+
+/// An error of a generation: a [`UsageError`] where the prompt or a flag does not fit the model.
+pub(crate) fn generation(error: EngineError) -> anyhow::Error {
+    match error {
+        EngineError::EmptyPrompt
+        | EngineError::PromptTooLong { .. }
+        | EngineError::TokenOutOfRange { .. }
+        | EngineError::Sampling(_) => UsageError(error.into()).into(),
+        other => other.into(),
+    }
 }
 
 /// Prints `error: ...` and returns the exit code: 2 for [`UsageError`], otherwise 1.

@@ -2,10 +2,10 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::Path;
+use std::path::{Component, Path};
 use std::sync::OnceLock;
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, anyhow, bail};
 use indicatif::{ProgressBar, ProgressStyle};
 use lily_checkpoint::config::ModelConfig;
 use lily_checkpoint::manifest::Manifest;
@@ -56,16 +56,7 @@ pub(crate) fn name(args: &ModelArgs) -> String {
 
 pub(crate) fn open(args: &ModelArgs) -> Result<Checkpoint> {
     let checkpoint = match args.dir() {
-        Some(dir) => {
-            check_directory(dir)?;
-            match Checkpoint::open(dir) {
-                // Its own message would say the path a second time.
-                Err(CheckpointError::NoWeights { .. }) => {
-                    bail!("{}: model*.safetensors is missing", cannot_open(dir))
-                }
-                opened => opened.with_context(|| cannot_open(dir))?,
-            }
-        }
+        Some(dir) => Checkpoint::open(dir).map_err(|error| unopened(dir, error))?,
         None => Checkpoint::from_memory(demo::files())?,
     };
     for warning in checkpoint.warnings() {
@@ -74,21 +65,46 @@ pub(crate) fn open(args: &ModelArgs) -> Result<Checkpoint> {
     Ok(checkpoint)
 }
 
-fn cannot_open(dir: &Path) -> String {
-    let shown = if dir.as_os_str().is_empty() { "\"\"".into() } else { dir.display().to_string() };
-    format!("cannot open model {shown}")
+/// Refuses a path where no model can be, before a command reads anything else: of two mistakes, this
+/// is the one to tell first.
+pub(crate) fn check(args: &ModelArgs) -> Result<()> {
+    let Some(dir) = args.dir() else { return Ok(()) };
+    describe(dir).map(drop).map_err(|error| unopened(dir, error))
 }
 
-/// The one place that words a bad path, so that every command words it alike.
-fn check_directory(dir: &Path) -> Result<()> {
-    match fs::metadata(dir) {
-        Ok(facts) if facts.is_dir() || is_pack(dir) => Ok(()),
-        Ok(_) => bail!("{}: neither a directory nor a .lily file", cannot_open(dir)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => {
-            bail!("{}: no such directory or file", cannot_open(dir))
+/// The one place that words a model that cannot be opened, so that every command words it alike. What
+/// the library says of the path itself is said without naming the path a second time.
+pub(crate) fn unopened(path: &Path, error: CheckpointError) -> anyhow::Error {
+    let same = |named: &str| Path::new(named) == path;
+    let reason = match error {
+        CheckpointError::Io { path: named, source } if same(&named) => match source.kind() {
+            io::ErrorKind::NotFound => anyhow!("no such directory or file{}", download_hint(path)),
+            _ => source.into(),
+        },
+        CheckpointError::Pack { file, source } if same(&file) => source.into(),
+        error @ (CheckpointError::NotACheckpoint { .. } | CheckpointError::Gguf { .. }) => {
+            let text = error.to_string();
+            let named = format!("{} is ", path.display());
+            anyhow!("{}", text.strip_prefix(&named).unwrap_or(&text))
         }
-        Err(e) => Err(e).with_context(|| cannot_open(dir)),
+        CheckpointError::NoWeights { .. } => anyhow!("model*.safetensors is missing"),
+        other => other.into(),
+    };
+    let empty = path.as_os_str().is_empty();
+    let shown = if empty { "\"\"".to_owned() } else { path.display().to_string() };
+    reason.context(format!("cannot open model {shown}"))
+}
+
+/// For a path that looks like a name on Hugging Face, `owner/model`.
+fn download_hint(path: &Path) -> String {
+    let parts: Vec<_> = path.components().collect();
+    let [Component::Normal(owner), Component::Normal(_)] = parts[..] else { return String::new() };
+    // A folder of that name makes it a path; so do an ending and a tilde that no shell replaced.
+    if Path::new(owner).exists() || is_pack(path) || owner == "~" {
+        return String::new();
     }
+    let name = path.display();
+    format!("; lily does not download: see `hf download {name} --local-dir DIR`")
 }
 
 /// Configuration and weights by shape. `headers` says whether the weight files' headers were read;
@@ -102,8 +118,7 @@ pub(crate) struct Shapes {
 pub(crate) fn shapes(args: &ModelArgs) -> Result<Shapes> {
     match args.dir() {
         Some(dir) if !has_weights(dir) => {
-            check_directory(dir)?;
-            let (config, manifest) = describe(dir).with_context(|| cannot_open(dir))?;
+            let (config, manifest) = describe(dir).map_err(|error| unopened(dir, error))?;
             Ok(Shapes { config, manifest, headers: false })
         }
         _ => {
@@ -115,7 +130,7 @@ pub(crate) fn shapes(args: &ModelArgs) -> Result<Shapes> {
 }
 
 /// Whether a path names a packed checkpoint.
-fn is_pack(path: &Path) -> bool {
+pub(crate) fn is_pack(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension == EXTENSION)
 }
 
@@ -132,16 +147,7 @@ fn side_file(args: &ModelArgs, file: &str) -> Result<Option<Vec<u8>>> {
     let Some(dir) = args.dir() else {
         return Ok(demo::files().into_iter().find(|(n, _)| *n == file).map(|(_, b)| b.to_vec()));
     };
-    check_directory(dir)?;
-    if is_pack(dir) {
-        return lily_checkpoint::side_file(dir, file).with_context(|| cannot_open(dir));
-    }
-    let path = dir.join(file);
-    match fs::read(&path) {
-        Ok(bytes) => Ok(Some(bytes)),
-        Err(e) if e.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(e) => Err(e).with_context(|| format!("cannot read {}", path.display())),
-    }
+    lily_checkpoint::side_file(dir, file).map_err(|error| unopened(dir, error))
 }
 
 pub(crate) fn find_tokenizer(args: &ModelArgs) -> Result<Option<Tokenizer>> {
@@ -166,12 +172,20 @@ pub(crate) fn find_template(args: &ModelArgs) -> Result<Option<ChatTemplate>> {
 
 /// The tokenizer; an error where the directory has none.
 pub(crate) fn tokenizer(args: &ModelArgs) -> Result<Tokenizer> {
-    find_tokenizer(args)?.with_context(|| no_tokenizer(args))
+    find_tokenizer(args)?.ok_or_else(|| lacking(args, no_tokenizer(args)))
 }
 
 /// The chat template; an error where the directory has none.
 pub(crate) fn template(args: &ModelArgs) -> Result<ChatTemplate> {
-    find_template(args)?.with_context(|| no_template(args))
+    find_template(args)?.ok_or_else(|| lacking(args, no_template(args)))
+}
+
+/// A side file is missing: `message`, unless that is because the model is GGUF.
+fn lacking(args: &ModelArgs, message: String) -> anyhow::Error {
+    match args.dir().map(|dir| (dir, describe(dir))) {
+        Some((dir, Err(error @ CheckpointError::Gguf { .. }))) => unopened(dir, error),
+        _ => anyhow!(message),
+    }
 }
 
 fn no_tokenizer(args: &ModelArgs) -> String {

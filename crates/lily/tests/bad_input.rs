@@ -5,7 +5,7 @@ mod common;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use common::{Run, demo_copy, lily, lily_with_input};
+use common::{Run, demo_copy, lily, lily_with_input, lily_with_variables};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -47,7 +47,9 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --logit-bias 5", 2, &["--logit-bias", "ID=BIAS"]),
         ("generate hello --kv-cache f8", 2, &["--kv-cache", "bf16"]),
         ("generate hello --prompt-tokens 1", 2, &["--prompt-tokens"]),
-        ("generate --prompt-tokens 1,two", 2, &["--prompt-tokens", "two"]),
+        ("generate --prompt-tokens 1,two", 2, &["\"two\"", "token ids separated by commas"]),
+        ("generate --prompt-tokens [1,2", 2, &["token ids separated by commas"]),
+        ("generate --prompt-tokens=", 2, &["token ids separated by commas"]),
         ("generate --prompt-tokens -1", 2, &["-1"]),
         ("generate", 2, &["nothing to continue"]),
         ("generate hello --fuse everything", 2, &["--fuse", "everything"]),
@@ -112,14 +114,21 @@ fn choices_may_be_written_in_capitals() {
 #[test]
 fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
-        ("generate --prompt-tokens 4096", 1, &["4096", "vocabulary"]),
-        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 1, &["5", "context", "4"]),
+        ("generate --prompt-tokens 4096", 2, &["4096", "vocabulary"]),
+        ("generate hello --logit-bias 99999=1", 2, &["99999", "vocabulary"]),
+        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 2, &["5", "context", "4"]),
         ("generate hello --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("inspect --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("plan --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("bench --lengths 5000", 2, &["5000 and 64 steps need 5065 tokens, the model has 4096"]),
-        ("chat --context 8 What is the capital of Japan?", 1, &["context", "8"]),
-        ("plan --phase decode --rows 2", 1, &["rows"]),
+        ("chat --context 8 What is the capital of Japan?", 2, &["context", "8"]),
+        ("plan --phase decode --rows 5", 2, &["--rows 5 is not 1"]),
+        (
+            "plan --phase prefill --rows 100000",
+            2,
+            &["--rows 100000 is more than the context of 4096"],
+        ),
+        ("plan --phase score --rows 9 --context 8", 2, &["--rows 9", "the context of 8"]),
         ("eval no-such-file.txt", 1, &["no-such-file.txt"]),
         ("eval --conversations no-such-file.jsonl", 1, &["no-such-file.jsonl"]),
         ("eval --reference no-such-file.safetensors", 1, &["no-such-file.safetensors"]),
@@ -132,7 +141,8 @@ fn wrong_prompts_are_refused_by_number() {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
     }
     assert_refused("empty path", &lily(["plan", "--model-path="]), 1, &["model \"\""]);
-    assert_refused("empty text", &lily(["generate", ""]), 1, &["prompt is empty"]);
+    assert_refused("empty text", &lily(["generate", ""]), 2, &["text is empty"]);
+    assert_refused("empty prompt", &lily(["generate", "--prompt="]), 2, &["text is empty"]);
     assert_refused("empty question", &lily(["chat", ""]), 2, &["question is empty"]);
     assert_refused("empty input", &lily_with_input(["chat"], "\n"), 2, &["question is empty"]);
 }
@@ -301,6 +311,78 @@ fn a_path_that_is_no_checkpoint_is_refused_by_every_command() {
     }
 }
 
+#[test]
+fn a_path_that_may_be_meant_otherwise_is_refused_with_advice() {
+    let copy = demo_copy();
+    let place = |name: &str| copy.path().join(name).to_str().unwrap().to_owned();
+    let pack = place("demo.lily");
+    assert_eq!(lily(["pack", &pack]).code, 0);
+    fs::copy(&pack, place("demo.bin")).unwrap();
+    fs::write(place("m.gguf"), "GGUF").unwrap();
+    fs::write(place("empty.lily"), "").unwrap();
+    fs::write(place("cut.lily"), "LILYP").unwrap();
+    let only_gguf = TempDir::new().unwrap();
+    fs::write(only_gguf.path().join("model-Q4.gguf"), "GGUF").unwrap();
+    let only_gguf = only_gguf.path().to_str().unwrap().to_owned();
+    for (path, expected) in [
+        (
+            place("model.safetensors"),
+            ": one safetensors file, expected the directory that holds it\n",
+        ),
+        (
+            place("demo.bin"),
+            ": a .lily file under another name, expected a name that ends in .lily\n",
+        ),
+        (place("config.json"), ": a file of another kind, expected a directory or a .lily file\n"),
+        (place("m.gguf"), ": GGUF, which is not supported, expected a directory of safetensors"),
+        (only_gguf, ": model-Q4.gguf is GGUF, which is not supported"),
+        (place("empty.lily"), ": the file is empty\n"),
+        (place("cut.lily"), ": truncated: the header ends at byte 24, the file has 5 bytes\n"),
+        (place("none.lily"), ": no such directory or file\n"),
+        (place("none"), ": no such directory or file\n"),
+        (
+            "mlx-community/Qwen3.6-35B-A3B-4bit".to_owned(),
+            ": no such directory or file; lily does not download: see `hf download \
+             mlx-community/Qwen3.6-35B-A3B-4bit --local-dir DIR`\n",
+        ),
+    ] {
+        for command in [&["chat", "hello"][..], &["inspect"], &["tokenize", "hello"]] {
+            let run = lily(command.iter().chain(&["--model-path", &path]));
+            let message = format!("error: cannot open model {path}{expected}");
+            assert!(run.stderr.contains(&message), "{command:?}: {}", run.stderr);
+            assert_eq!(run.code, 1);
+        }
+    }
+}
+
+#[test]
+fn of_a_wrong_path_and_a_missing_text_the_path_is_told() {
+    for command in [
+        &["chat"][..],
+        &["generate"],
+        &["tokenize"],
+        &["eval", "no-such-file.txt"],
+        &["eval", "--reference", "no-such-file"],
+        &["render", "--request", "no-such-file"],
+    ] {
+        let run = lily(command.iter().chain(&["--model-path", "nosuch"]));
+        assert_refused(&format!("{command:?}"), &run, 1, &["cannot open model nosuch: no such"]);
+    }
+}
+
+#[test]
+fn a_variable_that_is_set_to_nothing_counts_as_unset_and_an_empty_flag_does_not() {
+    let unset = [("LILY_MODEL_PATH", ""), ("LILY_DEVICE", "")];
+    let run = lily_with_variables(["generate", "Once", "--max-tokens=1"], &unset);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    for flag in ["--device=", "--model-path="] {
+        let run = lily_with_variables(["generate", "Once", "--max-tokens=1", flag], &unset);
+        assert_ne!(run.code, 0, "{flag}");
+    }
+    let run = lily_with_variables(["inspect"], &[("LILY_MODEL_PATH", "nosuch")]);
+    assert_refused("a variable", &run, 1, &["nosuch"]);
+}
+
 fn file_dir() -> PathBuf {
     let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("bad_input");
     fs::create_dir_all(&dir).unwrap();
@@ -353,5 +435,5 @@ fn a_checkpoint_is_not_written_over_something() {
     let copy = demo_copy();
     let dir = copy.path().to_str().unwrap();
     let run = lily(["make-checkpoint", "--random", "--layers", "4", dir]);
-    assert_refused("not empty", &run, 1, &["empty"]);
+    assert_refused("not empty", &run, 2, &["exists and is not an empty directory"]);
 }

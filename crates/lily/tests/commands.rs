@@ -92,6 +92,21 @@ fn generated_tokens_and_text_belong_together() {
     assert_eq!(whole["text"].as_str().unwrap(), text.strip_suffix('\n').unwrap());
 }
 
+#[test]
+fn token_ids_are_taken_as_tokenize_prints_them() {
+    let printed = stdout(["tokenize", "The capital of Japan is"]);
+    let generate = |ids: &str| {
+        let limits = ["--max-tokens=4", "--ignore-eos", "--temperature=0", "--json"];
+        json(["generate", "--prompt-tokens", ids].iter().chain(&limits))
+    };
+    let plain = printed.trim().trim_matches(['[', ']']);
+    let spaced = plain.replace(',', ", ");
+    let tokens = generate(plain)["tokens"].clone();
+    assert_eq!(tokens.as_array().unwrap().len(), 4);
+    assert_eq!(generate(&printed)["tokens"], tokens);
+    assert_eq!(generate(&spaced)["tokens"], tokens);
+}
+
 #[cfg(unix)]
 #[test]
 fn an_interrupted_text_ends_with_its_line_and_code_130() {
@@ -270,7 +285,7 @@ fn inspect_shows_formats_and_memory() {
 
 #[test]
 fn bench_reports_every_length_in_json() {
-    let report = json(["bench", "--lengths=16,32", "--steps=4", "--rounds=1", "--json"]);
+    let report = json(["bench", "--lengths=16, 32", "--steps=4", "--rounds=1", "--json"]);
     let results = report["results"].as_array().unwrap();
     assert_eq!(results.len(), 2);
     assert_eq!(results[1]["prompt_tokens"], 32);

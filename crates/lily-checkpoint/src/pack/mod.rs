@@ -13,7 +13,11 @@
 //! template) and the weights in the order of the forward pass, each with offset, size and CRC-32.
 //! A matrix is stored as [`crate::packed`] lays it out; vectors and convolutions are `f32` with their
 //! effective values. Every entry starts on a page of Apple Silicon, so that the file is mapped and used
-//! where it lies.
+//! where it lies. What lies between entries, and behind the last one up to the end of its page, is zero,
+//! and the file ends there.
+//!
+//! Opening checks header, places and the side files that are read, not the weights: that would touch
+//! every page. [`Checkpoint::verify`](crate::Checkpoint::verify) checks every byte.
 //!
 //! A file in use must not be truncated or overwritten in place: the program that has mapped it would end
 //! with a bus error. `lily pack --force` replaces a file by renaming another over it, which is safe.
@@ -24,7 +28,7 @@ mod write;
 use serde::{Deserialize, Serialize};
 
 pub(crate) use self::read::PackFile;
-pub use self::write::write_pack;
+pub use self::write::{partial_path, write_pack};
 use crate::manifest::{Dtype, MatrixFormat};
 
 /// Extension of the file's name.
@@ -33,9 +37,11 @@ pub const EXTENSION: &str = "lily";
 /// Alignment of every entry, in bytes: the page size of Apple Silicon.
 pub const ALIGN: u64 = 16 << 10;
 
-const MAGIC: &[u8; 8] = b"LILYPACK";
+pub(crate) const MAGIC: &[u8; 8] = b"LILYPACK";
 const VERSION: u32 = 1;
 const PREFIX_BYTES: u64 = 24;
+/// The header, in messages.
+const HEADER: &str = "the header";
 /// A genuine header has some hundred bytes per weight.
 const MAX_HEADER_BYTES: u64 = 64 << 20;
 
@@ -53,20 +59,33 @@ const SIDE_FILES: [&str; 6] = [
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PackError {
+    /// It has no bytes.
+    #[error("the file is empty")]
+    Empty,
     /// It does not start with the format's name.
-    #[error("not a .lily file")]
+    #[error("not a .lily file: it does not start with LILYPACK")]
     Magic,
     /// It was written by another version.
-    #[error("version {found} is not supported, expected {VERSION}")]
+    #[error(
+        "version {found} is not supported, expected {VERSION}: the file is of another lily, or damaged"
+    )]
     Version {
         /// Version found.
         found: u32,
     },
     /// It ends too early.
-    #[error("{what} ends at byte {end}, the file has {len}")]
+    #[error("truncated: {what} ends at byte {end}, the file has {len} bytes")]
     Truncated {
-        /// Header or entry.
+        /// Header, entry or padding.
         what: String,
+        /// Where it should end.
+        end: u64,
+        /// Size of the file.
+        len: u64,
+    },
+    /// It goes on behind its last entry.
+    #[error("the file has {len} bytes, {end} expected")]
+    TrailingBytes {
         /// Where it should end.
         end: u64,
         /// Size of the file.
@@ -81,6 +100,16 @@ pub enum PackError {
         expected: u32,
         /// Of the bytes.
         found: u32,
+    },
+    /// Bytes that belong to no entry are not zero.
+    #[error("the padding behind {after} is damaged: byte {at} is {found:#04x}, expected 0x00")]
+    Padding {
+        /// Header or entry before it.
+        after: String,
+        /// Place in the file.
+        at: u64,
+        /// The byte.
+        found: u8,
     },
     /// The header is not what this version writes.
     #[error("bad header: {reason}")]

@@ -1,5 +1,6 @@
 //! Opening a `.lily` file.
 
+use std::cmp::Ordering;
 use std::collections::HashMap;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
@@ -7,8 +8,8 @@ use std::path::Path;
 use std::sync::Arc;
 
 use super::{
-    ALIGN, FileEntry, Header, MAGIC, MAX_HEADER_BYTES, PREFIX_BYTES, PackError, StoredFormat,
-    VERSION, WeightEntry,
+    ALIGN, FileEntry, HEADER, Header, MAGIC, MAX_HEADER_BYTES, PREFIX_BYTES, PackError,
+    StoredFormat, VERSION, WeightEntry,
 };
 use crate::config::ModelConfig;
 use crate::error::CheckpointError;
@@ -26,6 +27,7 @@ pub(crate) struct PackFile {
     file: Arc<File>,
     mapping: Arc<Mapping>,
     header: Header,
+    header_end: u64,
 }
 
 impl PackFile {
@@ -34,10 +36,11 @@ impl PackFile {
         let failed = |source| CheckpointError::io(name.clone(), source);
         let file = File::open(path).map_err(failed)?;
         let len = file.metadata().map_err(failed)?.len();
-        let header = read_header(&file, len).map_err(|error| error.into_checkpoint(&name))?;
-        check_places(&header, len).map_err(|source| pack_error(&name, source))?;
+        let (header, header_end) =
+            read_header(&file, len).map_err(|error| error.into_checkpoint(&name))?;
+        check_places(&header, header_end, len).map_err(|source| pack_error(&name, source))?;
         let mapping = Arc::new(Mapping::of(&file).map_err(failed)?);
-        Ok(PackFile { name, file: Arc::new(file), mapping, header })
+        Ok(PackFile { name, file: Arc::new(file), mapping, header, header_end })
     }
 
     pub(crate) fn name(&self) -> &str {
@@ -67,20 +70,24 @@ impl PackFile {
         }
     }
 
-    /// Compares every weight's bytes with its checksum.
-    pub(crate) fn verify_weights(
+    /// Compares every side file and weight with its checksum, and what lies between them with zero.
+    /// The header was compared when the file was opened.
+    pub(crate) fn verify_all(
         &self,
         progress: &mut dyn FnMut(u64, u64),
     ) -> Result<(), CheckpointError> {
-        let total = self.header.weights.iter().map(|weight| weight.bytes).sum();
-        let mut done = 0;
-        for weight in &self.header.weights {
-            let range = weight.offset as usize..(weight.offset + weight.bytes) as usize;
-            let bytes = &self.mapping.bytes()[range];
-            self.verify(&weight.name, bytes, weight.crc32).map_err(|e| self.error(e))?;
-            done += weight.bytes;
-            progress(done, total);
+        let bytes = self.mapping.bytes();
+        let total = bytes.len() as u64;
+        let (mut after, mut end) = (HEADER, self.header_end);
+        for Place { name, offset, bytes: size, crc32 } in places(&self.header) {
+            padding(bytes, after, end, offset).map_err(|e| self.error(e))?;
+            (after, end) = (name, offset + size);
+            let entry = &bytes[offset as usize..end as usize];
+            self.verify(name, entry, crc32).map_err(|e| self.error(e))?;
+            progress(end, total);
         }
+        padding(bytes, after, end, total).map_err(|e| self.error(e))?;
+        progress(total, total);
         Ok(())
     }
 
@@ -131,13 +138,17 @@ impl Failure {
     }
 }
 
-fn read_header(file: &File, len: u64) -> Result<Header, Failure> {
-    let truncated =
-        |end| Failure::Pack(PackError::Truncated { what: "the header".to_owned(), end, len });
+/// The header, and the byte behind it.
+fn read_header(file: &File, len: u64) -> Result<(Header, u64), Failure> {
+    let truncated = |end| Failure::Pack(PackError::Truncated { what: HEADER.to_owned(), end, len });
+    if len == 0 {
+        return Err(Failure::Pack(PackError::Empty));
+    }
     let mut prefix = [0; PREFIX_BYTES as usize];
     let read = prefix.len().min(usize::try_from(len).unwrap_or(usize::MAX));
     file.read_exact_at(&mut prefix[..read], 0).map_err(Failure::Io)?;
-    if prefix[..8] != MAGIC[..] {
+    let named = read.min(MAGIC.len());
+    if prefix[..named] != MAGIC[..named] {
         return Err(Failure::Pack(PackError::Magic));
     }
     if len < PREFIX_BYTES {
@@ -161,24 +172,55 @@ fn read_header(file: &File, len: u64) -> Result<Header, Failure> {
     file.read_exact_at(&mut json, PREFIX_BYTES).map_err(Failure::Io)?;
     let found = crc32fast::hash(&json);
     if found != crc32 {
-        let what = "the header".to_owned();
+        let what = HEADER.to_owned();
         return Err(Failure::Pack(PackError::Checksum { what, expected: crc32, found }));
     }
-    serde_json::from_slice(&json)
-        .map_err(|error| Failure::Pack(PackError::Header { reason: error.to_string() }))
+    let header = serde_json::from_slice(&json)
+        .map_err(|error| Failure::Pack(PackError::Header { reason: error.to_string() }))?;
+    Ok((header, end))
 }
 
-/// Every entry lies on a page, inside the file, apart from the others, under a name of its own.
-fn check_places(header: &Header, len: u64) -> Result<(), PackError> {
-    let files = header.files.iter().map(|f| (&f.name, f.offset, f.bytes));
-    let weights = header.weights.iter().map(|w| (&w.name, w.offset, w.bytes));
-    let mut places: Vec<_> = files.chain(weights).collect();
-    places.sort_by_key(|&(_, offset, _)| offset);
-    let mut free = PREFIX_BYTES;
+/// Where an entry lies, and what its bytes are.
+#[derive(Clone, Copy)]
+struct Place<'a> {
+    name: &'a str,
+    offset: u64,
+    bytes: u64,
+    crc32: u32,
+}
+
+/// All entries in the order of the file.
+fn places(header: &Header) -> Vec<Place<'_>> {
+    let files = header.files.iter().map(|f| (&f.name, f.offset, f.bytes, f.crc32));
+    let weights = header.weights.iter().map(|w| (&w.name, w.offset, w.bytes, w.crc32));
+    let mut places: Vec<_> = files
+        .chain(weights)
+        .map(|(name, offset, bytes, crc32)| Place { name, offset, bytes, crc32 })
+        .collect();
+    places.sort_by_key(|place| place.offset);
+    places
+}
+
+/// Bytes `start..end`, which belong to no entry, are zero.
+fn padding(file: &[u8], after: &str, start: u64, end: u64) -> Result<(), PackError> {
+    let bytes = &file[start as usize..end as usize];
+    match bytes.iter().position(|&byte| byte != 0) {
+        None => Ok(()),
+        Some(i) => {
+            let (after, at) = (after.to_owned(), start + i as u64);
+            Err(PackError::Padding { after, at, found: bytes[i] })
+        }
+    }
+}
+
+/// Every entry lies on a page, inside the file, apart from the others, under a name of its own; the
+/// file ends with the page of the last one.
+fn check_places(header: &Header, header_end: u64, len: u64) -> Result<(), PackError> {
+    let (mut last, mut free) = (HEADER, header_end);
     let mut names = std::collections::HashSet::new();
-    for (name, offset, bytes) in places {
+    for Place { name, offset, bytes, .. } in places(header) {
         let entry = |what, expected: String, found: String| PackError::Entry {
-            entry: name.clone(),
+            entry: name.to_owned(),
             what,
             expected,
             found,
@@ -194,10 +236,19 @@ fn check_places(header: &Header, len: u64) -> Result<(), PackError> {
         }
         free = offset.saturating_add(bytes);
         if free > len {
-            return Err(PackError::Truncated { what: name.clone(), end: free, len });
+            return Err(PackError::Truncated { what: name.to_owned(), end: free, len });
+        }
+        last = name;
+    }
+    // No overflow: `free` is at most the length of a file.
+    let end = free.next_multiple_of(ALIGN);
+    match len.cmp(&end) {
+        Ordering::Equal => Ok(()),
+        Ordering::Greater => Err(PackError::TrailingBytes { end, len }),
+        Ordering::Less => {
+            Err(PackError::Truncated { what: format!("the padding behind {last}"), end, len })
         }
     }
-    Ok(())
 }
 
 /// Shape and place of one weight; its size must be what its shape and format make it.

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{BufWriter, Seek, SeekFrom, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use super::{
     ALIGN, FileEntry, Header, MAGIC, PREFIX_BYTES, SIDE_FILES, StoredFormat, VERSION, WeightEntry,
@@ -15,8 +15,15 @@ use crate::packed::PackedMatrix;
 /// Bytes of a matrix that are read at once.
 const CHUNK_BYTES: u64 = 8 << 20;
 
-/// Writes an opened checkpoint as one `.lily` file, beside it first and then under its name, so that
-/// an interrupted run leaves no half file; `progress` is told the bytes done and in all.
+/// Where [`write_pack`] writes before the file is whole: a program that ends in between removes it.
+pub fn partial_path(path: &Path) -> PathBuf {
+    let mut partial = path.as_os_str().to_owned();
+    partial.push(".partial");
+    partial.into()
+}
+
+/// Writes an opened checkpoint as one `.lily` file, to [`partial_path`] first and then under its name,
+/// where there is never half a file; `progress` is told the bytes done and in all.
 ///
 /// # Errors
 /// [`CheckpointError::Io`].
@@ -25,17 +32,15 @@ pub fn write_pack(
     path: &Path,
     progress: &mut dyn FnMut(u64, u64),
 ) -> Result<(), CheckpointError> {
-    let mut partial = path.as_os_str().to_owned();
-    partial.push(".partial");
-    let partial = Path::new(&partial);
+    let partial = partial_path(path);
     let failed = |source| CheckpointError::io(path.display().to_string(), source);
-    let written = write(checkpoint, partial, progress);
+    let written = write(checkpoint, &partial, progress)
+        .and_then(|()| std::fs::rename(&partial, path).map_err(failed));
     if written.is_err() {
         // The first error is the one worth telling.
-        drop(std::fs::remove_file(partial));
-        return written;
+        drop(std::fs::remove_file(&partial));
     }
-    std::fs::rename(partial, path).map_err(failed)
+    written
 }
 
 fn write(

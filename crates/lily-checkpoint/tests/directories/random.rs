@@ -103,6 +103,9 @@ fn a_directory_that_holds_anything_is_left_alone() {
     assert!(matches!(error, CheckpointError::NotEmpty { .. }));
     let error = write_random(&dir.path().join("mine"), &tiny(1)).unwrap_err();
     assert!(matches!(error, CheckpointError::NotEmpty { .. }));
+    // What lies behind a file does not exist, so it is not in the way either.
+    let error = write_random(&dir.path().join("mine/below"), &tiny(1)).unwrap_err();
+    assert!(matches!(error, CheckpointError::Io { .. }));
     assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
 }
 

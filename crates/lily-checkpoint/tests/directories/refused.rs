@@ -312,14 +312,47 @@ fn a_directory_without_a_configuration_is_refused() {
 }
 
 #[test]
-fn a_path_that_is_no_directory_is_refused_by_name() {
+fn a_path_that_is_no_checkpoint_is_refused_by_what_it_is() {
     let dir = tempfile::tempdir().unwrap();
-    let file = dir.path().join("file");
-    std::fs::write(&file, "").unwrap();
-    let error = Checkpoint::open(&file).unwrap_err();
-    assert!(matches!(error, CheckpointError::NotADirectory { .. }));
+    for (name, content, expected) in [
+        ("file", &b""[..], "a file of another kind, expected a directory or a .lily file"),
+        ("m.safetensors", b"", "one safetensors file, expected the directory that holds it"),
+        (
+            "m.bin",
+            b"LILYPACK",
+            "a .lily file under another name, expected a name that ends in .lily",
+        ),
+        ("m.gguf", b"", "GGUF, which is not supported, expected a directory of safetensors"),
+        ("m.GGUF", b"", "GGUF, which is not supported"),
+        ("model", b"GGUF\x03\0\0\0", "GGUF, which is not supported"),
+        ("m.lily", b"GGUF\x03\0\0\0", "GGUF, which is not supported"),
+    ] {
+        let file = dir.path().join(name);
+        std::fs::write(&file, content).unwrap();
+        let message = format!("{} is {expected}", file.display());
+        for error in [Checkpoint::open(&file).unwrap_err(), describe(&file).unwrap_err()] {
+            assert!(error.to_string().starts_with(&message), "{name}: {error}");
+        }
+    }
     let error = Checkpoint::open(&dir.path().join("nowhere")).unwrap_err();
     assert!(error.to_string().contains("nowhere"));
+    let error = Checkpoint::open(std::path::Path::new("/dev/null")).unwrap_err();
+    assert!(error.to_string().starts_with("/dev/null is not a regular file"), "{error}");
+}
+
+#[test]
+fn a_directory_with_nothing_but_gguf_is_refused_by_that_name() {
+    let dir = tempfile::tempdir().unwrap();
+    std::fs::write(dir.path().join("model-Q4_K_M.gguf"), "GGUF").unwrap();
+    let named = |error: CheckpointError| {
+        assert!(matches!(error, CheckpointError::Gguf { file } if file == "model-Q4_K_M.gguf"));
+    };
+    named(Checkpoint::open(dir.path()).unwrap_err());
+    named(describe(dir.path()).unwrap_err());
+    let mut model = Model::usual();
+    model.shards.clear();
+    model.files.insert("model-Q4_K_M.gguf".to_owned(), b"GGUF".to_vec());
+    named(refusal(&model));
 }
 
 #[test]

@@ -4,7 +4,9 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::{EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, positive};
+use super::shared::{
+    EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, TokenIds, positive, token_ids,
+};
 
 /// Ask one question, or talk in a session
 ///
@@ -116,15 +118,9 @@ pub(crate) struct GenerateArgs {
     /// Continue the text in this file; `-` is standard input
     #[arg(long, value_name = "FILE", group = "input")]
     pub(crate) file: Option<PathBuf>,
-    /// Continue these token ids
-    #[arg(
-        long,
-        value_name = "IDS",
-        value_delimiter = ',',
-        group = "input",
-        allow_negative_numbers = true
-    )]
-    pub(crate) prompt_tokens: Option<Vec<u32>>,
+    /// Continue these token ids, separated by commas; `tokenize` prints such a list
+    #[arg(long, value_name = "IDS", group = "input", allow_negative_numbers = true, value_parser = token_ids)]
+    pub(crate) prompt_tokens: Option<TokenIds>,
     /// End when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
@@ -348,12 +344,16 @@ pub(crate) struct MakeCheckpointArgs {
     /// Number of layers; every fourth one is full attention
     #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) layers: usize,
-    /// Directory to create
+    /// Directory to create; nothing is replaced
     #[arg(value_name = "OUT")]
     pub(crate) out: PathBuf,
 }
 
 /// Write a checkpoint as one checksummed .lily file, or check one
+///
+/// Weights are not compared with their checksums when a .lily file is loaded: run --check after
+/// copying or downloading one. The file appears under its name when it is whole; Ctrl-C removes what
+/// was written until then.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
@@ -361,17 +361,19 @@ Examples:
   lily pack --check qwen3.6-35b.lily
   lily chat --model-path qwen3.6-35b.lily")]
 pub(crate) struct PackArgs {
-    #[command(flatten)]
-    pub(crate) model: ModelArgs,
-    /// Compare every weight of the file with its checksum, write nothing
-    #[arg(long, conflicts_with = "model_path")]
+    /// The .lily file
+    #[arg(value_name = "FILE")]
+    pub(crate) file: PathBuf,
+    /// Compare the whole file, weights and embedded files, with its checksums; write nothing, and look
+    /// at no other model
+    // No conflict with --model-path: LILY_MODEL_PATH would make it one.
+    #[arg(long, conflicts_with = "force")]
     pub(crate) check: bool,
     /// Replace the file where it exists
     #[arg(long)]
     pub(crate) force: bool,
-    /// The .lily file
-    #[arg(value_name = "FILE")]
-    pub(crate) file: PathBuf,
+    #[command(flatten)]
+    pub(crate) model: ModelArgs,
 }
 
 /// Help of `--model-path` of the one command that has no use for the demo model.
@@ -391,13 +393,13 @@ Examples:
   lily doctor --device cuda --json
   lily doctor --model-path ~/models/Qwen3.6-35B-A3B-4bit")]
 pub(crate) struct DoctorArgs {
+    /// Print JSON
+    #[arg(long)]
+    pub(crate) json: bool,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
-    /// Print JSON
-    #[arg(long)]
-    pub(crate) json: bool,
 }
 
 /// Print a shell's completion script

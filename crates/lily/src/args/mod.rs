@@ -62,7 +62,7 @@ pub(crate) enum Command {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use clap::CommandFactory;
+    use clap::{Args, CommandFactory};
 
     fn parse(line: &str) -> Result<Cli, clap::Error> {
         hints::parse(line.split_whitespace().map(Into::into))
@@ -71,6 +71,29 @@ mod tests {
     #[test]
     fn the_definitions_are_consistent() {
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn every_flag_stands_under_the_heading_of_its_group() {
+        let headings = |command: &clap::Command| -> Vec<(String, Option<String>)> {
+            let own = command.get_arguments().filter(|arg| arg.get_id() != "help");
+            own.map(|a| (a.get_id().to_string(), a.get_help_heading().map(str::to_owned))).collect()
+        };
+        let groups: Vec<_> = [
+            ModelArgs::augment_args(clap::Command::new("model")),
+            EngineArgs::augment_args(clap::Command::new("engine")),
+            SamplingArgs::augment_args(clap::Command::new("sampling")),
+        ]
+        .iter()
+        .flat_map(headings)
+        .collect();
+        for command in Cli::command().get_subcommands() {
+            for (name, heading) in headings(command) {
+                let group = groups.iter().find(|(grouped, _)| *grouped == name);
+                let expected = group.and_then(|(_, heading)| heading.clone());
+                assert_eq!(heading, expected, "{name} of {}", command.get_name());
+            }
+        }
     }
 
     #[test]
@@ -108,13 +131,24 @@ mod tests {
     }
 
     #[test]
+    fn token_ids_may_be_spaced_and_bracketed() {
+        for list in ["1,2,3", "1, 2,3", " 1 ,2, 3 ", "[1,2,3]", " [ 1, 2, 3 ] "] {
+            assert_eq!(token_ids(list).unwrap(), TokenIds(vec![1, 2, 3]), "{list:?}");
+        }
+        for list in ["", "[]", "[1", "1]", "1,,2", "1 2", "1,x", "-1", "4294967296", "[[1]]"] {
+            let refusal = token_ids(list).unwrap_err();
+            assert!(refusal.contains("token ids separated by commas"), "{list:?}: {refusal}");
+        }
+    }
+
+    #[test]
     fn prompt_tokens_are_a_comma_list() {
         let Some(Command::Generate(args)) =
             parse("lily generate --prompt-tokens 1,2,3").unwrap().command
         else {
             panic!("not generate")
         };
-        assert_eq!(args.prompt_tokens, Some(vec![1, 2, 3]));
+        assert_eq!(args.prompt_tokens, Some(TokenIds(vec![1, 2, 3])));
         assert!(parse("lily generate --prompt-tokens 1,x").is_err());
         assert!(parse("lily generate hello --prompt-tokens 1").is_err());
     }

@@ -12,24 +12,27 @@ use clap::{Args, ValueEnum};
 pub(crate) struct ModelArgs {
     /// Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; default: the embedded
     /// demo model
-    // Empty values are let through: see `ModelArgs::dir`.
+    // An empty path is let through, so that the place which words bad paths words this one too.
     #[arg(
         long,
         value_name = "PATH",
-        env = "LILY_MODEL_PATH",
+        env = unless_empty("LILY_MODEL_PATH"),
         value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]
     pub(crate) model_path: Option<PathBuf>,
 }
 
 impl ModelArgs {
-    /// The directory; `None` is the demo model. An empty `LILY_MODEL_PATH` counts as unset, an empty
-    /// `--model-path` does not: it is more likely a misspelt variable than a wish for the demo.
+    /// The directory; `None` is the demo model.
     pub(crate) fn dir(&self) -> Option<&Path> {
-        let unset = || env::var_os("LILY_MODEL_PATH").is_some_and(|value| value.is_empty());
-        let dir = self.model_path.as_deref()?;
-        if dir.as_os_str().is_empty() && unset() { None } else { Some(dir) }
+        self.model_path.as_deref()
     }
+}
+
+/// The variable, unless it is set to nothing: that counts as unset. A flag with an empty value does
+/// not: it is more likely a misspelt variable than a wish for the default.
+fn unless_empty(variable: &'static str) -> Option<&'static str> {
+    env::var_os(variable).is_none_or(|value| !value.is_empty()).then_some(variable)
 }
 
 /// How the engine runs the model.
@@ -51,7 +54,7 @@ pub(crate) struct PlanningArgs {
     #[arg(
         long,
         value_name = "KIND",
-        env = "LILY_DEVICE",
+        env = unless_empty("LILY_DEVICE"),
         default_value = "auto",
         ignore_case = true
     )]
@@ -134,11 +137,32 @@ pub(crate) struct SamplingArgs {
 
 /// A count that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
-    match text.parse::<usize>() {
+    // In a list, spaces may follow the commas.
+    match text.trim().parse::<usize>() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
         Err(e) => Err(format!("{e}; must be a whole number, at least 1")),
     }
+}
+
+/// A prompt as token ids.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TokenIds(pub(crate) Vec<u32>);
+
+/// A comma list, with spaces and brackets where they were copied along.
+pub(crate) fn token_ids(text: &str) -> Result<TokenIds, String> {
+    const EXPECTED: &str = "expected token ids separated by commas";
+    let list = text.trim();
+    let inner = list.strip_prefix('[').map_or(Some(list), |rest| rest.strip_suffix(']'));
+    let inner = inner.ok_or_else(|| format!("the bracket is not closed; {EXPECTED}"))?;
+    if inner.trim().is_empty() {
+        return Err(format!("the list is empty; {EXPECTED}"));
+    }
+    let id = |id: &str| {
+        let id = id.trim();
+        id.parse().map_err(|_| format!("{id:?} is not a token id; {EXPECTED}"))
+    };
+    Ok(TokenIds(inner.split(',').map(id).collect::<Result<_, _>>()?))
 }
 
 fn number(text: &str, accepts: impl Fn(f32) -> bool, expected: &str) -> Result<f32, String> {

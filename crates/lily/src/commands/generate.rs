@@ -12,11 +12,12 @@ use serde_json::json;
 use super::interrupt::{self, INTERRUPTED};
 use super::output::{piped_text, print, print_line, read_text};
 use super::speed::Stopwatch;
-use crate::args::GenerateArgs;
-use crate::failure::usage;
+use crate::args::{GenerateArgs, TokenIds};
+use crate::failure::{self, usage};
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
+    model::check(&args.model)?;
     let input = Input::of(args)?;
     let prints_text = !(args.tokens || args.json);
     let text = matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty();
@@ -33,7 +34,8 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let cancel = interrupt::token();
     let mut session = loaded.engine.new_session()?;
     let mut watch = Stopwatch::start(prompt.len());
-    let mut generation = session.generate(&prompt, options, &cancel)?;
+    let started = session.generate(&prompt, options, &cancel);
+    let mut generation = started.map_err(failure::generation)?;
     generation.for_each(|token| {
         watch.token();
         let done = output.push(token.id)?;
@@ -59,17 +61,21 @@ enum Input {
 impl Input {
     fn of(args: &GenerateArgs) -> Result<Self> {
         let GenerateArgs { text, prompt, file, prompt_tokens, .. } = args;
-        match (text.as_ref().or(prompt.as_ref()), file, prompt_tokens) {
-            (Some(text), ..) => Ok(Input::Text(text.clone())),
-            (_, Some(file), _) => Ok(Input::Text(read_text(file)?)),
-            (.., Some(ids)) => Ok(Input::Tokens(ids.clone())),
-            (None, None, None) => piped_text()?.map(Input::Text).ok_or_else(|| {
+        let text = match (text.as_ref().or(prompt.as_ref()), file, prompt_tokens) {
+            (Some(text), ..) => text.clone(),
+            (_, Some(file), _) => read_text(file)?,
+            (.., Some(TokenIds(ids))) => return Ok(Input::Tokens(ids.clone())),
+            (None, None, None) => piped_text()?.ok_or_else(|| {
                 usage(
                     "nothing to continue: give TEXT, --prompt, --file or --prompt-tokens, or pipe \
                      a text in",
                 )
-            }),
+            })?,
+        };
+        if text.is_empty() {
+            return Err(usage("nothing to continue: the text is empty"));
         }
+        Ok(Input::Text(text))
     }
 }
 

@@ -1,10 +1,17 @@
-//! Ctrl-C ends the answer that is being given, or the program when none is.
+//! Ctrl-C ends the answer that is being given, or the program when none is; a file that is being
+//! written is removed before.
 
+use std::fs;
+use std::io::{self, IsTerminal};
+use std::path::{Path, PathBuf};
 use std::process;
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::thread;
 
 use anyhow::{Context, Result};
 use lily_engine::CancelToken;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::iterator::Signals;
 
 /// Exit code of a program that Ctrl-C ended.
 pub(crate) const INTERRUPTED: u8 = 130;
@@ -12,13 +19,15 @@ pub(crate) const INTERRUPTED: u8 = 130;
 /// The generation that Ctrl-C would end.
 static RUNNING: Mutex<Option<CancelToken>> = Mutex::new(None);
 
+/// What is being written and must not stay behind half.
+static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
 /// Catches Ctrl-C from now on.
 pub(crate) fn install() -> Result<()> {
-    ctrlc::set_handler(|| match take() {
+    catch(&[SIGINT], |signal| match take() {
         Some(token) => token.cancel(),
-        None => process::exit(i32::from(INTERRUPTED)),
+        None => process::exit(exit_code(signal)),
     })
-    .context("cannot catch Ctrl-C")
 }
 
 /// A token for the next generation. A second Ctrl-C during it ends the program.
@@ -35,4 +44,70 @@ pub(crate) fn done() {
 
 fn take() -> Option<CancelToken> {
     RUNNING.lock().unwrap_or_else(PoisonError::into_inner).take()
+}
+
+/// A file or folder in the making: while this lives, Ctrl-C and SIGTERM remove it, say so, and end the
+/// program.
+pub(crate) struct Unfinished(PathBuf);
+
+impl Unfinished {
+    /// Of a path that need not exist yet.
+    pub(crate) fn new(path: PathBuf) -> Result<Self> {
+        let mut all = unfinished();
+        if all.is_empty() {
+            catch(&[SIGINT, SIGTERM], abandon)?;
+        }
+        all.push(path.clone());
+        Ok(Unfinished(path))
+    }
+}
+
+impl Drop for Unfinished {
+    /// Waits while a signal is being obeyed, so that what fails for want of the removed file is not
+    /// told as an error of its own.
+    fn drop(&mut self) {
+        unfinished().retain(|path| *path != self.0);
+    }
+}
+
+fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
+    UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn abandon(signal: i32) {
+    // Held to the end of the program: see `Unfinished::drop`.
+    let all = unfinished();
+    if io::stderr().is_terminal() {
+        // A progress bar leaves the cursor on its line.
+        eprintln!();
+    }
+    for path in all.iter() {
+        if remove(path) {
+            eprintln!("interrupted: removed {}", path.display());
+        }
+    }
+    // Without what runs at an orderly exit: other threads, and drivers, are in the middle of their work.
+    signal_hook::low_level::exit(exit_code(signal));
+}
+
+/// Whether there was something, and it is gone.
+fn remove(path: &Path) -> bool {
+    if !path.is_dir() {
+        return fs::remove_file(path).is_ok();
+    }
+    // Other threads may still create a file there.
+    (0..8).any(|_| fs::remove_dir_all(path).is_ok())
+}
+
+/// As shells report a program that a signal ended.
+fn exit_code(signal: i32) -> i32 {
+    128 + signal
+}
+
+/// Obeys these signals on a thread of its own.
+fn catch(signals: &[i32], obey: fn(i32)) -> Result<()> {
+    let mut signals = Signals::new(signals).context("cannot catch Ctrl-C")?;
+    let work = move || signals.forever().for_each(obey);
+    thread::Builder::new().name("signals".into()).spawn(work).context("cannot catch Ctrl-C")?;
+    Ok(())
 }

@@ -6,18 +6,26 @@ use std::path::Path;
 use std::time::Instant;
 
 use anyhow::{Context, Result};
-use lily_checkpoint::random::{RandomSpec, write_random};
+use lily_checkpoint::CheckpointError;
+use lily_checkpoint::random::{RandomSpec, partial_path, write_random};
 
+use super::interrupt::Unfinished;
 use super::output::bytes;
 use crate::args::MakeCheckpointArgs;
+use crate::failure::usage;
 
 pub(crate) fn run(args: &MakeCheckpointArgs) -> Result<()> {
+    let (out, shown) = (&args.out, args.out.display());
     let start = Instant::now();
-    write_random(&args.out, &RandomSpec::new(args.layers))
-        .with_context(|| format!("cannot write {}", args.out.display()))?;
-    let seconds = start.elapsed().as_secs_f64();
-    let size = bytes(size_of(&args.out)?);
-    eprintln!("wrote {} ({size}) in {seconds:.1} s", args.out.display());
+    let unfinished = Unfinished::new(partial_path(out))?;
+    match write_random(out, &RandomSpec::new(args.layers)) {
+        // No --force: a whole folder is too much to lose by one mistyped word.
+        Err(error @ CheckpointError::NotEmpty { .. }) => return Err(usage(error.to_string())),
+        written => written.with_context(|| format!("cannot write {shown}"))?,
+    }
+    drop(unfinished);
+    let size = bytes(size_of(out)?);
+    eprintln!("wrote {shown} ({size}) in {:.1} s", start.elapsed().as_secs_f64());
     Ok(())
 }
 

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::output::{print, print_pretty};
 use crate::args::{PlanArgs, PlanPhase};
+use crate::failure::usage;
 use crate::model::{self, Shapes};
 
 pub(crate) fn run(args: &PlanArgs) -> Result<()> {
@@ -23,6 +24,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let chunk = args.planning.prefill_chunk.min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
+    check_rows(phase, rows, capacity)?;
     let options = BuildOptions { phase, rows, ..options };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {
@@ -55,6 +57,17 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         },
         "schedule": schedule(&valid),
     }))?;
+    Ok(())
+}
+
+/// Rows come from `--rows` alone: the defaults fit.
+fn check_rows(phase: Phase, rows: usize, context: usize) -> Result<()> {
+    if phase == Phase::Decode && rows != 1 {
+        return Err(usage(format!("--rows {rows} is not 1, which is what a decode plan has")));
+    }
+    if rows > context {
+        return Err(usage(format!("--rows {rows} is more than the context of {context}")));
+    }
     Ok(())
 }
 

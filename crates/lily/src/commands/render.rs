@@ -10,8 +10,8 @@ use crate::failure::UsageError;
 use crate::model;
 
 pub(crate) fn run(args: &RenderArgs) -> Result<()> {
-    let text = read_text(&args.request)?;
     let template = model::template(&args.model)?;
+    let text = read_text(&args.request)?;
     let request = Request::parse(&text)
         .with_context(|| format!("{} is not a chat request", args.request.display()))?;
     let messages = normalise_messages_with(&request.messages, MediaParts::Keep);

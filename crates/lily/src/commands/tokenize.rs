@@ -9,13 +9,14 @@ use crate::failure::usage;
 use crate::model;
 
 pub(crate) fn run(args: &TokenizeArgs) -> Result<()> {
+    let tokenizer = model::tokenizer(&args.model)?;
     let text = match (&args.text, &args.file) {
         (Some(text), _) => text.clone(),
         (None, Some(file)) => read_text(file)?,
         (None, None) => piped_text()?
             .ok_or_else(|| usage("nothing to tokenize: give TEXT or --file, or pipe a text in"))?,
     };
-    let ids = model::tokenizer(&args.model)?.encode(&text).context("cannot tokenize")?;
+    let ids = tokenizer.encode(&text).context("cannot tokenize")?;
     print_line(&json!(ids))?;
     Ok(())
 }

@@ -26,11 +26,28 @@ pub(crate) fn lily_with_input<S: AsRef<OsStr>>(
     args: impl IntoIterator<Item = S>,
     input: &str,
 ) -> Run {
+    run(args, input, &[])
+}
+
+pub(crate) fn lily_with_variables<S: AsRef<OsStr>>(
+    args: impl IntoIterator<Item = S>,
+    variables: &[(&str, &str)],
+) -> Run {
+    run(args, "", variables)
+}
+
+fn run<S: AsRef<OsStr>>(
+    args: impl IntoIterator<Item = S>,
+    input: &str,
+    variables: &[(&str, &str)],
+) -> Run {
     let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
         .args(args)
         .env_remove("LILY_MODEL_PATH")
+        .env_remove("LILY_DEVICE")
         .env_remove("LILY_API_KEY")
         .env_remove("LILY_LOG")
+        .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())

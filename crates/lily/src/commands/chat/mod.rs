@@ -16,10 +16,11 @@ use super::interrupt::{self, INTERRUPTED};
 use super::output::print;
 use super::speed::Stopwatch;
 use crate::args::{ChatArgs, Switch};
-use crate::failure::UsageError;
+use crate::failure::{self, UsageError};
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
+    model::check(&args.model)?;
     let question = question(args)?;
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
@@ -113,7 +114,8 @@ impl<'a> Chat<'a> {
         let mut watch = Stopwatch::start(prompt.tokens.len());
         // The template drops earlier reasoning, so a prompt seldom continues the last one.
         self.session.reset();
-        let mut generation = self.session.generate(&prompt.tokens, options, &cancel)?;
+        let started = self.session.generate(&prompt.tokens, options, &cancel);
+        let mut generation = started.map_err(failure::generation)?;
         generation.for_each(|token| {
             watch.token();
             screen.show(parser.push(token.id))?;

@@ -95,9 +95,14 @@ fn measure(args: &DoctorArgs, cpu: &CpuDevice, device: &dyn Device) -> Result<Me
     Ok(Measured { checked_on: source.description(), reference, kernels, rates, published })
 }
 
-/// Opens the checkpoint that the flags name.
+/// Opens the checkpoint that the flags name; a `.lily` file is compared with its checksums.
 fn named(args: &DoctorArgs) -> Result<lily_checkpoint::Checkpoint> {
-    checkpoints::open(&args.model)
+    let checkpoint = checkpoints::open(&args.model)?;
+    if let Some(path) = args.model.dir() {
+        // Loading does not compare weights with checksums; damaged ones would fail every later check.
+        super::pack::verify(&checkpoint, path)?;
+    }
+    Ok(checkpoint)
 }
 
 /// A device as JSON.

@@ -10,8 +10,10 @@ use anyhow::Result;
 use super::output::print_pretty;
 use crate::args::EvalArgs;
 use crate::failure::usage;
+use crate::model;
 
 pub(crate) fn run(args: &EvalArgs) -> Result<()> {
+    model::check(&args.model)?;
     let report = if let Some(file) = &args.reference {
         reference::run(args, file)?
     } else if let Some(file) = &args.conversations {
