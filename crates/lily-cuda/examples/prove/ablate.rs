@@ -66,6 +66,8 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
     add("one chain", fusions, &|o| o.submission = Submission::Chain);
     add("stream, no graph", fusions, &|o| o.submission = Submission::Stream);
     add("without GQA packing", fusions, &|o| o.tuning.gqa_packing = false);
+    add("scan token by token", fusions, &|o| o.tuning.scan_block = 1);
+    add("one expert row per simdgroup", fusions, &|o| o.tuning.routed_gated.0 = 1);
     for rows in [16, 32, 64] {
         if rows != base.tuning.expert_tile_rows {
             add(&format!("expert tiles of {rows} rows"), fusions, &|o| {
