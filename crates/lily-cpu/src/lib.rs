@@ -1,4 +1,4 @@
-//! The CPU device: runs plans with AVX2, AVX-512, NEON or portable code.
+//! The CPU device: runs plans with AVX2, AVX-512 (with VNNI), NEON or portable code.
 //!
 //! The one idea: a step of a plan is a number of tasks that need nothing from each other, and all
 //! tasks of a stage are one job of a thread pool. Which thread does what never changes a result: the

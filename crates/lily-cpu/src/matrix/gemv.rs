@@ -18,7 +18,7 @@ const FLOAT_GROUP: usize = 64;
 
 /// Bytes that weights are asked for ahead of their use: the hardware's own prefetcher stays too
 /// close (measured on Zen 3).
-const PREFETCH: usize = 2048;
+pub(super) const PREFETCH: usize = 2048;
 
 /// Where results go.
 #[derive(Clone, Copy)]

@@ -5,10 +5,12 @@
 //! through a matrix-vector product is also the one a matrix-matrix product expands into its panels.
 //!
 //! Every sum runs in `f32` over exactly dequantised weights, in an order that depends neither on
-//! the number of threads nor on how tiles are split into tasks.
+//! the number of threads nor on how tiles are split into tasks; or, where the machine multiplies bytes,
+//! in whole numbers over inputs that are rounded no more than such sums are.
 
 mod buffer;
 mod dequant;
+mod digits;
 mod gemm;
 mod gemv;
 mod layout;
@@ -26,6 +28,7 @@ use lily_checkpoint::{Checkpoint, MatrixPart};
 use lily_device::DeviceError;
 
 use self::buffer::{Buffer, Line, lines};
+use self::digits::Digits;
 use self::gemv::{Prepared, Target};
 use self::layout::{AffineLayout, tile_bytes};
 use crate::pool::Pool;
@@ -51,6 +54,7 @@ pub type ReadRows<'a> =
 #[derive(Debug, Default)]
 pub struct Scratch {
     prepared: Prepared,
+    digits: Digits,
     panel: Vec<Line>,
     up: Vec<f32>,
 }
@@ -228,7 +232,11 @@ impl Matrix {
             && self.streams(x.len())
         {
             let layout = AffineLayout::new(self.shape.cols, bits, group_size, scale);
-            scratch.prepared.fill(self.isa, &layout, x);
+            if digits::takes(self.isa, layout.bits) {
+                scratch.digits.fill(self.isa, &layout, x);
+            } else {
+                scratch.prepared.fill(self.isa, &layout, x);
+            }
         }
     }
 
@@ -255,8 +263,12 @@ impl Matrix {
         match self.shape.format {
             MatrixFormat::Affine { bits, group_size, scale } => {
                 let layout = AffineLayout::new(cols, bits, group_size, scale);
-                let prepared = &scratch.prepared;
-                gemv::affine(self.isa, &layout, lines(tiles), prepared, x.len(), target);
+                let (tiles, n_rows) = (lines(tiles), x.len());
+                if digits::takes(self.isa, layout.bits) {
+                    digits::affine(self.isa, &layout, tiles, &scratch.digits, n_rows, target);
+                } else {
+                    gemv::affine(self.isa, &layout, tiles, &scratch.prepared, n_rows, target);
+                }
             }
             MatrixFormat::Float(dtype) => gemv::float(self.isa, dtype, cols, tiles, x, target),
         }

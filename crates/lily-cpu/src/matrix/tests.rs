@@ -174,6 +174,56 @@ fn products_of_every_format_and_instruction_set_equal_the_exact_sums() {
     }
 }
 
+/// The product by digits in plain Rust, which every machine can run.
+fn product_by_digits(matrix: &Matrix, x: &XRows<'_>) -> Vec<f32> {
+    let MatrixShape { rows, cols, format, .. } = *matrix.shape();
+    let MatrixFormat::Affine { bits, group_size, scale } = format else { unreachable!() };
+    let layout = AffineLayout::new(cols, bits, group_size, scale);
+    let mut digits = Digits::default();
+    digits.fill(Isa::Portable, &layout, x);
+    let mut out = vec![f32::NAN; x.len() * rows];
+    let to = OutRows::exclusive(&mut out, rows, contiguous(x.len()));
+    let target = Target { out: &to, tile: 0, n: rows, mode: Mode::Overwrite };
+    let tiles = lines(matrix.tiles(0, 0..matrix.n_tiles()));
+    digits::affine(Isa::Portable, &layout, tiles, &digits, x.len(), target);
+    out
+}
+
+#[test]
+fn products_by_digits_equal_the_exact_sums_however_far_inputs_are_apart() {
+    let pool = Pool::new(1);
+    for (bits, group_size) in [(4, 32), (4, 64), (4, 128), (8, 32), (8, 64)] {
+        let (rows, cols) = (37, 384);
+        let format = affine(bits, group_size, Dtype::Bf16);
+        let stored = Stored::random(MatrixShape { n_experts: 1, rows, cols, format }, 5);
+        let matrix = stored.pack(Isa::Portable, &pool);
+        for scale in [1.0, 1e-28, 1e30] {
+            let mut x = Random(11).floats(3 * cols);
+            x.iter_mut().for_each(|x| *x *= scale);
+            (x[3], x[70], x[cols]) = (1000.0 * scale, -scale / 1e6, -0.0);
+            let rows_of_x = XRows::new(&x, cols, contiguous(3));
+            for (i, &found) in product_by_digits(&matrix, &rows_of_x).iter().enumerate() {
+                let expected = stored.dot(0, i % rows, &x[i / rows * cols..][..cols]);
+                assert_close(found, expected, &format!("{bits} bits, scale {scale}, element {i}"));
+            }
+        }
+    }
+}
+
+#[test]
+fn digits_of_nothing_are_nothing_and_those_of_no_number_give_none() {
+    let (cols, format) = (128, affine(4, 64, Dtype::Bf16));
+    let stored = Stored::random(MatrixShape { n_experts: 1, rows: 16, cols, format }, 6);
+    let matrix = stored.pack(Isa::Portable, &Pool::new(1));
+    let product = |x: &[f32]| product_by_digits(&matrix, &XRows::new(x, cols, contiguous(1)));
+    assert_eq!(product(&vec![0.0; cols]), [0.0; 16]);
+    for odd in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
+        let mut x = vec![1.0; cols];
+        x[77] = odd;
+        assert!(product(&x).iter().all(|y| !y.is_finite()), "{odd}");
+    }
+}
+
 #[test]
 fn float_matrices_may_have_any_number_of_inputs() {
     let pool = Pool::new(1);

@@ -54,7 +54,9 @@ macro_rules! per_isa {
                 $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
-                $crate::simd::Isa::Avx512 => unsafe { avx512($($arg),*) },
+                $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Vnni => unsafe {
+                    avx512($($arg),*)
+                },
                 // Fused multiply-add is part of the baseline where NEON is.
                 $crate::simd::Isa::Neon => $body::<$crate::ops::math::Fused>($($arg),*),
                 _ => $body::<$crate::ops::math::Separate>($($arg),*),

@@ -2,17 +2,24 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{ByteKernel, Bytes, Kernel, Simd};
 
-/// Exists only inside [`enter`].
+/// Exists only inside [`enter`], and with `VNNI` only inside [`enter_bytes`].
 #[derive(Clone, Copy)]
-pub(super) struct Avx512(());
+pub(super) struct Avx512<const VNNI: bool>(());
 
 /// # Safety
 /// The machine has AVX-512F.
 #[target_feature(enable = "avx512f,avx2,fma")]
 pub(super) fn enter<K: Kernel>(kernel: K) {
-    kernel.run(Avx512(()));
+    kernel.run(Avx512::<false>(()));
+}
+
+/// # Safety
+/// The machine has AVX-512F and AVX-512 VNNI.
+#[target_feature(enable = "avx512f,avx512vnni,avx2,fma")]
+pub(super) fn enter_bytes<K: ByteKernel>(kernel: K) {
+    kernel.run(Avx512::<true>(()));
 }
 
 /// Intrinsics without memory operands, or on references.
@@ -24,7 +31,7 @@ macro_rules! intrinsics {
     }};
 }
 
-impl Simd for Avx512 {
+impl<const VNNI: bool> Simd for Avx512<VNNI> {
     type F = __m512;
     type U = __m512i;
     const GEMV_TILES: usize = 4;
@@ -103,5 +110,13 @@ impl Simd for Avx512 {
     #[inline(always)]
     fn as_u32(self, a: Self::F) -> Self::U {
         intrinsics!(_mm512_castps_si512(a))
+    }
+}
+
+impl Bytes for Avx512<true> {
+    #[inline(always)]
+    fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        // SAFETY: an `Avx512<true>` exists only where VNNI does.
+        unsafe { _mm512_dpbusd_epi32(sum, a, b) }
     }
 }

@@ -12,12 +12,14 @@ pub enum Isa {
     Avx2,
     /// x86-64 with AVX-512F.
     Avx512,
+    /// The same with VNNI, which multiplies bytes.
+    Avx512Vnni,
     /// AArch64 with Advanced SIMD.
     Neon,
 }
 
 impl Isa {
-    const ALL: [Isa; 4] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Neon];
+    const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Neon];
 
     /// Whether this machine can run it.
     pub fn is_available(self) -> bool {
@@ -27,6 +29,8 @@ impl Isa {
             Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
+            #[cfg(target_arch = "x86_64")]
+            Isa::Avx512Vnni => is_x86_feature_detected!("avx512vnni") && Isa::Avx512.is_available(),
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => std::arch::is_aarch64_feature_detected!("neon"),
             #[allow(unreachable_patterns, reason = "depends on the target")]
@@ -50,6 +54,7 @@ impl Isa {
             Isa::Portable => "portable",
             Isa::Avx2 => "AVX2",
             Isa::Avx512 => "AVX-512",
+            Isa::Avx512Vnni => "AVX-512 VNNI",
             Isa::Neon => "NEON",
         }
     }
@@ -63,7 +68,7 @@ impl fmt::Display for Isa {
 
 /// A word that names no instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {found}: expected portable, avx2, avx512 or neon")]
+#[error("unknown instruction set {found}: expected portable, avx2, avx512, avx512-vnni or neon")]
 pub struct UnknownIsa {
     /// The word.
     pub found: String,
@@ -77,6 +82,7 @@ impl FromStr for Isa {
             "portable" => Ok(Isa::Portable),
             "avx2" => Ok(Isa::Avx2),
             "avx512" | "avx-512" => Ok(Isa::Avx512),
+            "avx512-vnni" | "avx-512 vnni" => Ok(Isa::Avx512Vnni),
             "neon" => Ok(Isa::Neon),
             _ => Err(UnknownIsa { found: word.to_owned() }),
         }
@@ -127,7 +133,7 @@ pub(crate) trait Simd: Copy {
     fn shr(self, a: Self::U, n: u32) -> Self::U;
     /// All ones where equal.
     fn equal(self, a: Self::U, b: Self::U) -> Self::U;
-    /// The value, which is below 2³¹.
+    /// The value, as a signed number.
     fn to_f32(self, a: Self::U) -> Self::F;
     /// The bits.
     fn as_f32(self, a: Self::U) -> Self::F;
@@ -165,6 +171,18 @@ pub(crate) trait Simd: Copy {
     fn as_u32(self, a: Self::F) -> Self::U;
 }
 
+/// Lanes whose words can be taken as bytes and multiplied.
+pub(crate) trait Bytes: Simd {
+    /// `sum` plus four products: unsigned bytes of `a` with signed ones of `b`; 32 bits, wrapping.
+    fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
+}
+
+/// As [`Kernel`], for work with bytes.
+pub(crate) trait ByteKernel {
+    /// Implementations are `#[inline(always)]`.
+    fn run<S: Bytes>(self, s: S);
+}
+
 /// Work that is written once and compiled for every instruction set.
 pub(crate) trait Kernel {
     /// Implementations are `#[inline(always)]`.
@@ -178,7 +196,7 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => avx2::Avx2::GEMM_TILES,
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx512 => avx512::Avx512::GEMM_TILES,
+            Isa::Avx512 | Isa::Avx512Vnni => avx512::Avx512::<false>::GEMM_TILES,
             #[cfg(target_arch = "aarch64")]
             Isa::Neon => neon::Neon::GEMM_TILES,
             #[allow(unreachable_patterns, reason = "depends on the target")]
@@ -199,12 +217,32 @@ impl Isa {
             Isa::Avx2 => unsafe { avx2::enter(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
-            Isa::Avx512 => unsafe { avx512::enter(kernel) },
+            Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512::enter(kernel) },
             #[cfg(target_arch = "aarch64")]
             // SAFETY: as above.
             Isa::Neon => unsafe { neon::enter(kernel) },
             #[allow(unreachable_patterns, reason = "depends on the target")]
             _ => portable::enter(kernel),
+        }
+    }
+
+    /// Whether multiplying bytes is faster with it than multiplying `f32`.
+    pub(crate) fn multiplies_bytes(self) -> bool {
+        self == Isa::Avx512Vnni
+    }
+
+    /// Runs a kernel with this instruction set, or in plain Rust where it has no products of bytes.
+    ///
+    /// # Panics
+    /// When the machine lacks it.
+    #[inline]
+    pub(crate) fn run_bytes(self, kernel: impl ByteKernel) {
+        debug_assert!(self.is_available());
+        match self {
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as for `run`.
+            Isa::Avx512Vnni => unsafe { avx512::enter_bytes(kernel) },
+            _ => portable::enter_bytes(kernel),
         }
     }
 }

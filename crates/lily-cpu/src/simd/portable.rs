@@ -2,12 +2,16 @@
 
 use std::array::from_fn;
 
-use super::{Kernel, Simd};
+use super::{ByteKernel, Bytes, Kernel, Simd};
 
 #[derive(Clone, Copy)]
 pub(super) struct Portable;
 
 pub(super) fn enter<K: Kernel>(kernel: K) {
+    kernel.run(Portable);
+}
+
+pub(super) fn enter_bytes<K: ByteKernel>(kernel: K) {
     kernel.run(Portable);
 }
 
@@ -85,5 +89,18 @@ impl Simd for Portable {
     #[inline(always)]
     fn as_u32(self, a: Self::F) -> Self::U {
         a.map(f32::to_bits)
+    }
+}
+
+impl Bytes for Portable {
+    #[inline(always)]
+    fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        from_fn(|i| {
+            let bytes = a[i].to_le_bytes().into_iter().zip(b[i].to_le_bytes());
+            bytes.fold(sum[i], |sum, (a, b)| {
+                let product = i32::from(a) * i32::from(b.cast_signed());
+                sum.wrapping_add(product.cast_unsigned())
+            })
+        })
     }
 }
