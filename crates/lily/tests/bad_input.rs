@@ -129,6 +129,8 @@ fn wrong_prompts_are_refused_by_number() {
             &["--rows 100000 is more than the context of 4096"],
         ),
         ("plan --phase score --rows 9 --context 8", 2, &["--rows 9", "the context of 8"]),
+        ("plan --json --position 8 --context 8", 2, &["--position 8 and 1 rows", "context of 8"]),
+        ("plan --position 8", 2, &["--json"]),
         ("eval no-such-file.txt", 1, &["no-such-file.txt"]),
         ("eval --conversations no-such-file.jsonl", 1, &["no-such-file.jsonl"]),
         ("eval --reference no-such-file.safetensors", 1, &["no-such-file.safetensors"]),

@@ -250,6 +250,27 @@ fn the_plan_of_the_demo_model_prints_as_text_and_as_json() {
 }
 
 #[test]
+fn the_work_of_the_steps_of_a_plan_sums_to_its_totals_and_grows_with_the_position() {
+    let plan = |position| json(["plan", "--json", "--device=metal", "--position", position]);
+    let (empty, long) = (plan("0"), plan("2048"));
+    let sum = |plan: &Value, field| -> u64 {
+        plan["work"].as_array().unwrap().iter().map(|step| step[field].as_u64().unwrap()).sum()
+    };
+    for found in [&empty, &long] {
+        assert_eq!(found["work"].as_array().unwrap().len() as u64, found["steps"]);
+        for field in ["weight_bytes", "state_bytes", "kv_bytes", "flops"] {
+            assert_eq!(sum(found, field), found[field], "{field}");
+        }
+        assert!(sum(found, "activation_bytes") > 0);
+    }
+    // Keys and values of each earlier token are read once.
+    let per_token = empty["kv_bytes_per_token"].as_u64().unwrap();
+    assert_eq!(sum(&long, "kv_bytes") - sum(&empty, "kv_bytes"), 2048 * per_token);
+    assert!(sum(&long, "flops") > sum(&empty, "flops"));
+    assert_eq!(sum(&long, "weight_bytes"), sum(&empty, "weight_bytes"));
+}
+
+#[test]
 fn a_plan_for_a_gpu_is_printed_without_one() {
     let plan = |device| json(["plan", "--json", "--device", device]);
     let cpu = plan("cpu");

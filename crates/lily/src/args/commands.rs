@@ -181,8 +181,9 @@ Examples:
   lily plan --phase prefill --rows 512 --fuse none
   lily plan --device metal
 
---json prints one object with device, fusions, steps, stages, weight_bytes, state_bytes,
-kv_bytes_per_token, arena_bytes and the steps of each stage by name.")]
+--json prints one object with device, fusions, steps, stages, weight_bytes, state_bytes, kv_bytes,
+kv_bytes_per_token, flops, arena_bytes, the steps of each stage by name, and the work of each step:
+bytes of weights, state, KV cache and activations, and operations.")]
 pub(crate) struct PlanArgs {
     /// What the plan is for
     #[arg(long, default_value = "decode", ignore_case = true)]
@@ -190,6 +191,9 @@ pub(crate) struct PlanArgs {
     /// Token rows [default: 1 for decode, --prefill-chunk otherwise]
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) rows: Option<usize>,
+    /// Tokens before the rows, which the figures of --json are for
+    #[arg(long, value_name = "N", default_value_t = 0, requires = "json")]
+    pub(crate) position: usize,
     /// Print one JSON object
     #[arg(long)]
     pub(crate) json: bool,

@@ -2,7 +2,10 @@
 
 use anyhow::Result;
 use lily_model::{BuildOptions, build, estimate_memory};
-use lily_plan::plan::Phase;
+use lily_plan::access::Operand;
+use lily_plan::buffer::BufferClass;
+use lily_plan::plan::{Phase, Step};
+use lily_plan::stats::Work;
 use lily_plan::{ValidPlan, dump, stats};
 use serde_json::{Value, json};
 
@@ -25,6 +28,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
     check_rows(phase, rows, capacity)?;
+    check_position(args.position, rows, capacity)?;
     let options = BuildOptions { phase, rows, ..options };
     let valid = ValidPlan::new(build(&config, &manifest, &options)?)?;
     if !args.json {
@@ -33,18 +37,20 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         return Ok(());
     }
     let memory = estimate_memory(&config, &manifest, &BuildOptions { rows: chunk, ..options })?;
-    let figures = stats(&valid, 0);
+    let figures = stats(&valid, args.position);
     print_pretty(&json!({
         "device": facts.kind,
         "phase": format!("{phase:?}").to_lowercase(),
         "rows": rows,
         "context": capacity,
+        "position": args.position,
         "fusions": options.fusions.to_string(),
         "steps": valid.plan().steps.len(),
         "stages": figures.stages,
         "dependencies": figures.dependencies,
         "weight_bytes": figures.total.weight_bytes,
         "state_bytes": figures.total.state_bytes,
+        "kv_bytes": figures.total.kv_bytes,
         "kv_bytes_per_token": memory.kv_per_token,
         "flops": figures.total.flops,
         "arena_bytes": figures.arena_bytes,
@@ -56,6 +62,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
             "total": memory.total(),
         },
         "schedule": schedule(&valid),
+        "work": work(&valid, &figures.steps),
     }))?;
     Ok(())
 }
@@ -71,8 +78,48 @@ fn check_rows(phase: Phase, rows: usize, context: usize) -> Result<()> {
     Ok(())
 }
 
+/// The position comes from `--position` alone: the default fits.
+fn check_position(position: usize, rows: usize, context: usize) -> Result<()> {
+    if position.checked_add(rows).is_none_or(|end| end > context) {
+        return Err(usage(format!(
+            "--position {position} and {rows} rows are more than the context of {context}"
+        )));
+    }
+    Ok(())
+}
+
 /// The names of the steps of each stage.
 fn schedule(valid: &ValidPlan) -> Vec<Vec<Value>> {
     let name = |&step: &usize| json!(valid.plan().steps[step].name);
     valid.stages().iter().map(|stage| stage.iter().map(name).collect()).collect()
+}
+
+/// What each step moves and computes, in program order.
+fn work(valid: &ValidPlan, figures: &[Work]) -> Vec<Value> {
+    let step = |(step, work): (&Step, &Work)| {
+        let signature = step.op.signature();
+        json!({
+            "name": step.name,
+            "kind": signature.kind,
+            "weight_bytes": work.weight_bytes,
+            "state_bytes": work.state_bytes,
+            "kv_bytes": work.kv_bytes,
+            "activation_bytes": activation_bytes(valid, &signature.operands),
+            "flops": work.flops,
+        })
+    };
+    valid.plan().steps.iter().zip(figures).map(step).collect()
+}
+
+/// Bytes of the operands that live no longer than a run; what is updated counts twice.
+fn activation_bytes(valid: &ValidPlan, operands: &[Operand<'_>]) -> u64 {
+    let touched = |operand: &Operand<'_>| {
+        let bytes = operand.region.bytes.end - operand.region.bytes.start;
+        let times = u64::from(operand.access.reads()) + u64::from(operand.access.writes());
+        match valid.plan().buffer(operand.region.buffer).class {
+            BufferClass::KvCache | BufferClass::State => 0,
+            BufferClass::Input | BufferClass::Output | BufferClass::Scratch => bytes * times,
+        }
+    };
+    operands.iter().map(touched).sum()
 }
