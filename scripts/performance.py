@@ -86,7 +86,7 @@ KERNELS = [
     ("decode", "stacked_matvec (gates, 8-bit)", 72, 64, 10248, 129),
     ("decode", "stacked_matvec (lm_head)", 80, 256, 10272, 7760),
     ("decode", "matvec (out_proj, o_proj)", 48, 512, 20480, 128),
-    ("decode", "delta_mix", 114, 512, 2048, 32),
+    ("decode", "delta_mix", 94, 512, 2048, 32),
     ("decode", "routed_gated_matvec", 54, 256, 10276, 576),
     ("decode", "routed_down", 40, 288, 144, 512),
     ("decode", "attention_split, bf16 cache", 99, 256, 27648, 128),

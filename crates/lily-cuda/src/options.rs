@@ -100,6 +100,8 @@ impl CudaOptions {
             name,
             parallelism: multiprocessors,
             activations: self.activations,
+            // Measured: 30,700 tokens/s with chunks of 4096, 17,000 with 512.
+            prefill_chunk: 4096,
             token_slot: true,
         }
     }
@@ -111,7 +113,7 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
      matvec_rows=N, matvec_simdgroups=N, gated_rows=N, gated_simdgroups=N, down_rows=N, \
-     scan_block=N, scan_lanes=N, cache=off, cache=FOLDER or device=N"
+     scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -164,7 +166,7 @@ impl CudaOptions {
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
-                    "scan_lanes" => (&mut tuning.scan_lanes, &[4, 8, 16]),
+                    "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
                 };
                 if !allowed.is_empty() && !allowed.contains(&n) {

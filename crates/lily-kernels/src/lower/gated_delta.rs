@@ -8,8 +8,8 @@ use crate::params::{NormParams, Params};
 
 const CONV_THREADS: usize = 256;
 
-/// Lanes that share a row of the recurrent state.
-const ROW_LANES: usize = 4;
+/// Fewest lanes that share a row of the recurrent state.
+const LEAST_LANES: usize = 4;
 
 /// Rows of the recurrent state in one simdgroup.
 const SIMDGROUP_ROWS: usize = 8;
@@ -73,10 +73,15 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
     })
 }
 
+/// Lanes that share a row of the recurrent state.
+fn lanes(cx: &Context<'_>, key_dim: usize) -> usize {
+    let lanes = cx.tuning.delta_lanes;
+    if key_dim.is_multiple_of(4 * lanes) { lanes } else { LEAST_LANES }
+}
+
 /// Lanes of a row of the state, and tokens of a block.
 fn scan_shape(cx: &Context<'_>, op: &GatedDelta) -> (usize, usize) {
-    let lanes = cx.tuning.scan_lanes;
-    let lanes = if op.key_dim.is_multiple_of(4 * lanes) { lanes } else { ROW_LANES };
+    let lanes = lanes(cx, op.key_dim);
     // What scan.h says it needs.
     let floats = |block: usize| {
         let token = 2 * op.key_dim + SIMDGROUP_ROWS * SCAN_SIMDGROUPS + 2 * block + 4;
@@ -97,7 +102,8 @@ pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, Lower
             cx.unsupported(format!("value heads of {found}, not a multiple of 32 up to 256"))
         );
     }
-    let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width, ROW_LANES];
+    let shape =
+        [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width, lanes(cx, op.key_dim)];
     let mut args = shape.map(|n| n.to_string()).to_vec();
     args.push(op.sigmoid.to_string());
     Ok(Launch {
@@ -122,13 +128,13 @@ pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, Lower
     })
 }
 
-/// A row of the state is shared by [`ROW_LANES`] lanes in vectors of four.
+/// A row of the state is shared by [`LEAST_LANES`] or more lanes in vectors of four.
 fn refuse_key_dim(cx: &Context<'_>, key_dim: usize) -> Result<(), LowerError> {
-    if key_dim.is_multiple_of(4 * ROW_LANES) && key_dim <= 256 {
+    if key_dim.is_multiple_of(4 * LEAST_LANES) && key_dim <= 256 {
         return Ok(());
     }
     Err(cx.unsupported(format!(
         "key heads of {key_dim}, not a multiple of {} up to 256",
-        4 * ROW_LANES
+        4 * LEAST_LANES
     )))
 }

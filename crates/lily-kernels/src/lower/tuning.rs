@@ -47,9 +47,9 @@ pub struct Tuning {
     /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token. By NVRTC's
     /// count a thread needs 95, 128 and 231 registers for 1, 2 and 4; Apple GPUs have 128.
     pub scan_block: usize,
-    /// Lanes that share a row of its state: 4, 8 or 16; 4 where a row is too short for more. More lanes
-    /// read a key for more rows, but have more partial sums to add.
-    pub scan_lanes: usize,
+    /// Lanes that share a row of the state of Gated DeltaNet: 4, 8 or 16; 4 where a row is too short for
+    /// more. More lanes read a key for more rows, but have more partial sums to add.
+    pub delta_lanes: usize,
     /// The tensor-unit library may be used (Metal 4).
     pub tensor_units: bool,
 }
@@ -68,7 +68,7 @@ impl Default for Tuning {
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             scan_block: 2,
-            scan_lanes: 8,
+            delta_lanes: 8,
             tensor_units: false,
         }
     }
@@ -84,7 +84,7 @@ impl Tuning {
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,
-            scan_lanes: 4,
+            delta_lanes: 4,
             ..Tuning::default()
         }
     }
