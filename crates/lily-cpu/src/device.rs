@@ -57,6 +57,7 @@ impl Device for CpuDevice {
             name: self.isa.name().to_owned(),
             parallelism: self.pool.threads(),
             activations: Elem::F32,
+            prefill_chunk: 512,
             token_slot: false,
         }
     }

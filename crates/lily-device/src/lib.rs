@@ -33,6 +33,8 @@ pub struct DeviceFacts {
     pub parallelism: usize,
     /// What plans for this device should feed matrix products of several rows.
     pub activations: Elem,
+    /// Prompt tokens of a prefill chunk that pay on it, where memory is no concern.
+    pub prefill_chunk: usize,
     /// Whether decode plans for this device should choose their own next token
     /// ([`lily_plan::op::Advance`]), so that [`LoadedModel::run_ahead`] need not wait for the host.
     pub token_slot: bool,

@@ -80,6 +80,7 @@ impl Device for EmulatorDevice {
             name: "fibres".to_owned(),
             parallelism: self.options.workers,
             activations: self.options.activations,
+            prefill_chunk: 512,
             token_slot: true,
         }
     }

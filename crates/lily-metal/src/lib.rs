@@ -69,6 +69,8 @@ pub fn facts(name: String) -> DeviceFacts {
         // Metal does not tell how many cores a GPU has.
         parallelism: 1,
         activations: Elem::Bf16,
+        // About 64 tokens for each of 256 experts: two tiles of the grouped products.
+        prefill_chunk: 2048,
         token_slot: true,
     }
 }

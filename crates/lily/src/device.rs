@@ -133,6 +133,7 @@ mod tests {
             name: name.to_owned(),
             parallelism,
             activations: Elem::F32,
+            prefill_chunk: 512,
             token_slot: false,
         };
         assert_eq!(describe(&facts("cpu", "AVX2", 1)), "cpu AVX2, 1 thread");

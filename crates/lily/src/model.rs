@@ -14,11 +14,10 @@ use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_device::{DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams};
 use lily_model::{BuildOptions, Fusions};
-use lily_plan::buffer::Elem;
 use lily_text::{ChatTemplate, RenderOptions, Tokenizer, normalise_messages};
 use serde_json::{Map, Value, json};
 
-use crate::args::{EngineArgs, KvCache, ModelArgs, PlanningArgs, SamplingArgs, Switch};
+use crate::args::{EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, Switch};
 use crate::demo;
 use crate::device::{self, Chosen};
 use crate::failure::usage;
@@ -227,7 +226,7 @@ pub(crate) fn load(
     needs: Needs,
     adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
 ) -> Result<Loaded> {
-    let options = engine_options(&args.planning)?;
+    let options = flag_options(&args.planning)?;
     let checkpoint = open(model)?;
     context(checkpoint.config(), &args.planning)?;
     let options = adjust(options, checkpoint.config())?;
@@ -241,20 +240,27 @@ pub(crate) fn load(
     }
     let options = EngineOptions { token_limit: tokenizer.as_ref().map(Tokenizer::len), ..options };
     let Chosen { device, memory_limit } = device::choose(args)?;
-    let options = EngineOptions { memory_limit: options.memory_limit.or(memory_limit), ..options };
+    let memory_limit = options.memory_limit.or(memory_limit);
+    let facts = device.facts();
+    let options = EngineOptions { memory_limit, ..on_device(options, &args.planning, &facts) };
     let engine = Engine::load(&checkpoint, &*device, options, &LoadingBar::default())?;
-    Ok(Loaded { name: name(model), engine, device: device.facts(), tokenizer, template })
+    Ok(Loaded { name: name(model), engine, device: facts, tokenizer, template })
 }
 
-/// The engine options that the flags stand for.
-pub(crate) fn engine_options(args: &PlanningArgs) -> Result<EngineOptions> {
-    Ok(EngineOptions {
-        context: args.context,
-        prefill_chunk: args.prefill_chunk,
-        kv: kv_elem(args.kv_cache),
-        fusions: fusions(args)?,
-        ..EngineOptions::default()
-    })
+/// The engine options that the flags stand for on any device.
+fn flag_options(args: &PlanningArgs) -> Result<EngineOptions> {
+    Ok(EngineOptions { context: args.context, fusions: fusions(args)?, ..EngineOptions::default() })
+}
+
+/// The engine options that the flags stand for on this one.
+pub(crate) fn engine_options(args: &PlanningArgs, device: &DeviceFacts) -> Result<EngineOptions> {
+    Ok(on_device(flag_options(args)?, args, device))
+}
+
+/// With those whose default depends on the device.
+fn on_device(options: EngineOptions, args: &PlanningArgs, device: &DeviceFacts) -> EngineOptions {
+    let prefill_chunk = args.prefill_chunk(device);
+    EngineOptions { prefill_chunk, kv: args.kv(device), ..options }
 }
 
 /// The context asked for, or else the engine's own default.
@@ -283,15 +289,8 @@ pub(crate) fn planned(
         true => find_tokenizer(model)?.map_or(vocab, |tokenizer| tokenizer.len().min(vocab)),
         false => vocab,
     };
-    let options = engine_options(args)?.build(&facts, token_limit);
+    let options = engine_options(args, &facts)?.build(&facts, token_limit);
     Ok((facts, BuildOptions { capacity, ..options }))
-}
-
-fn kv_elem(kind: KvCache) -> Elem {
-    match kind {
-        KvCache::F32 => Elem::F32,
-        KvCache::Bf16 => Elem::Bf16,
-    }
 }
 
 /// The fusions asked for.

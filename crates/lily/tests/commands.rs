@@ -281,6 +281,11 @@ fn a_plan_for_a_gpu_is_printed_without_one() {
         assert!(found["steps"].as_u64() < cpu["steps"].as_u64(), "{gpu}: fused steps are fewer");
         let schedule = found["schedule"].to_string();
         assert!(schedule.contains("advance"), "{gpu} chooses the next token itself: {schedule}");
+        // Its KV cache is as exact as its products: bf16.
+        let kv = |plan: &Value| plan["kv_bytes_per_token"].as_u64().unwrap();
+        assert_eq!(2 * kv(&found), kv(&cpu), "{gpu}");
+        let exact = json(["plan", "--json", "--device", gpu, "--kv-cache", "f32"]);
+        assert_eq!(kv(&exact), kv(&cpu), "{gpu}");
         // An explicit choice holds there too.
         let unfused = json(["plan", "--json", "--device", gpu, "--fuse", "none"]);
         assert_eq!(unfused["fusions"], "none", "{gpu}");

@@ -61,6 +61,7 @@ impl Mock {
             name: "mock".to_owned(),
             parallelism: 1,
             activations: Elem::F32,
+            prefill_chunk: 512,
             token_slot: self.ahead.is_some(),
         };
         Engine::load_from(&source, &options, &facts, || Ok(Box::new(model)))

@@ -5,6 +5,8 @@ use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
+use lily_device::DeviceFacts;
+use lily_plan::buffer::Elem;
 
 /// Which checkpoint.
 #[derive(Clone, Debug, Args)]
@@ -65,16 +67,33 @@ pub(crate) struct PlanningArgs {
     /// Tokens a session can hold [default: the model's own, at most 32768]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
     pub(crate) context: Option<usize>,
-    /// Element type of the KV cache
-    #[arg(long, value_name = "TYPE", default_value = "f32", ignore_case = true)]
-    pub(crate) kv_cache: KvCache,
-    /// Prompt tokens per prefill chunk
-    #[arg(long, value_name = "TOKENS", default_value_t = 512, allow_negative_numbers = true, value_parser = positive)]
-    pub(crate) prefill_chunk: usize,
+    /// Element type of the KV cache [default: bf16 on a GPU, f32 on the processor]
+    #[arg(long, value_name = "TYPE", ignore_case = true)]
+    pub(crate) kv_cache: Option<KvCache>,
+    /// Prompt tokens per prefill chunk [default: 512 on the processor, 2048 on an Apple GPU, 4096 on
+    /// an NVIDIA GPU]
+    #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
+    pub(crate) prefill_chunk: Option<usize>,
     /// Fused steps to use: all, none, cpu, or a comma list of residual, swiglu, attention_gate, norm,
     /// stack, delta, attention, routing [default: what pays on the device]
     #[arg(long, value_name = "LIST")]
     pub(crate) fuse: Option<String>,
+}
+
+impl PlanningArgs {
+    /// Element type of the KV cache: by default as exact as the products that feed it.
+    pub(crate) fn kv(&self, device: &DeviceFacts) -> Elem {
+        match self.kv_cache {
+            Some(KvCache::F32) => Elem::F32,
+            Some(KvCache::Bf16) => Elem::Bf16,
+            None => device.activations,
+        }
+    }
+
+    /// Prompt tokens of a prefill chunk.
+    pub(crate) fn prefill_chunk(&self, device: &DeviceFacts) -> usize {
+        self.prefill_chunk.unwrap_or(device.prefill_chunk)
+    }
 }
 
 /// Which machine.

@@ -171,8 +171,8 @@ fn report(args: &BenchArgs, loaded: &Loaded, results: &[Measured]) -> Value {
         "version": env!("CARGO_PKG_VERSION"),
         "device": describe(&loaded.device),
         "batch": 1,
-        "kv_cache": format!("{:?}", args.engine.planning.kv_cache).to_lowercase(),
-        "prefill_chunk": args.engine.planning.prefill_chunk,
+        "kv_cache": format!("{:?}", args.engine.planning.kv(&loaded.device)).to_lowercase(),
+        "prefill_chunk": args.engine.planning.prefill_chunk(&loaded.device),
         "results": results.iter().map(result).collect::<Vec<_>>(),
         "peak_memory_bytes": peak_memory(),
     })

@@ -51,7 +51,7 @@ impl Report {
         let shapes = model::shapes(&args.model)?;
         let (facts, options) = model::planned(&args.model, &args.planning, &shapes)?;
         let Shapes { config, manifest, .. } = &shapes;
-        let chunk = args.planning.prefill_chunk.min(options.capacity);
+        let chunk = args.planning.prefill_chunk(&facts).min(options.capacity);
         let memory = estimate_memory(config, manifest, &BuildOptions { rows: chunk, ..options })?;
         let plan = ValidPlan::new(build(config, manifest, &options)?)?;
         let (parameters, active_parameters) = parameters(config, manifest);

@@ -24,7 +24,7 @@ pub(crate) fn run(args: &PlanArgs) -> Result<()> {
         PlanPhase::Score => Phase::Score,
     };
     let capacity = options.capacity;
-    let chunk = args.planning.prefill_chunk.min(capacity);
+    let chunk = args.planning.prefill_chunk(&facts).min(capacity);
     let default_rows = if phase == Phase::Decode { 1 } else { chunk };
     let rows = args.rows.unwrap_or(default_rows);
     check_rows(phase, rows, capacity)?;

@@ -80,7 +80,7 @@ pub(super) fn compare(
     device: &dyn Device,
 ) -> Result<Agreement> {
     let published: Published = serde_json::from_str(PUBLISHED)?;
-    let options = engine_options(&args.engine.planning)?;
+    let options = engine_options(&args.engine.planning, &device.facts())?;
     let options = EngineOptions { context: options.context.or(Some(256)), ..options };
     let engine = Engine::load(checkpoint, device, options, &NoProgress)?;
     let mut cases = Vec::new();
