@@ -12,8 +12,8 @@ use lily_checkpoint::manifest::Manifest;
 use lily_checkpoint::pack::EXTENSION;
 use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_device::{DeviceFacts, Progress};
-use lily_engine::{Engine, EngineOptions, SamplingParams};
-use lily_model::{BuildOptions, Fusions};
+use lily_engine::{Engine, EngineOptions, SamplingParams, available_memory};
+use lily_model::{BuildOptions, Fusions, MemoryEstimate, estimate_memory};
 use lily_text::{ChatTemplate, RenderOptions, Tokenizer, normalise_messages};
 use serde_json::{Map, Value, json};
 
@@ -226,6 +226,29 @@ pub(crate) fn load(
     needs: Needs,
     adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
 ) -> Result<Loaded> {
+    let opened = open_all(model, args, needs, adjust)?;
+    let (engine, device) = (opened.engine()?, opened.device());
+    let Opened { name, tokenizer, template, .. } = opened;
+    Ok(Loaded { name, engine, device, tokenizer, template })
+}
+
+/// A model whose files are open and whose machine is chosen, but whose weights are not loaded.
+pub(crate) struct Opened {
+    pub(crate) name: String,
+    pub(crate) options: EngineOptions,
+    checkpoint: Checkpoint,
+    chosen: Chosen,
+    tokenizer: Option<Tokenizer>,
+    template: Option<ChatTemplate>,
+}
+
+/// Everything of [`load`] but the loading.
+pub(crate) fn open_all(
+    model: &ModelArgs,
+    args: &EngineArgs,
+    needs: Needs,
+    adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
+) -> Result<Opened> {
     let options = flag_options(&args.planning)?;
     let checkpoint = open(model)?;
     context(checkpoint.config(), &args.planning)?;
@@ -239,12 +262,42 @@ pub(crate) fn load(
         bail!(no_template(model));
     }
     let options = EngineOptions { token_limit: tokenizer.as_ref().map(Tokenizer::len), ..options };
-    let Chosen { device, memory_limit } = device::choose(args)?;
-    let memory_limit = options.memory_limit.or(memory_limit);
-    let facts = device.facts();
+    let chosen = device::choose(args)?;
+    let memory_limit = options.memory_limit.or(chosen.memory_limit);
+    let facts = chosen.device.facts();
     let options = EngineOptions { memory_limit, ..on_device(options, &args.planning, &facts) };
-    let engine = Engine::load(&checkpoint, &*device, options, &LoadingBar::default())?;
-    Ok(Loaded { name: name(model), engine, device: facts, tokenizer, template })
+    Ok(Opened { name: name(model), options, checkpoint, chosen, tokenizer, template })
+}
+
+impl Opened {
+    pub(crate) fn config(&self) -> &ModelConfig {
+        self.checkpoint.config()
+    }
+
+    pub(crate) fn device(&self) -> DeviceFacts {
+        self.chosen.device.facts()
+    }
+
+    /// Loads the weights; may be called again when what it gave is gone.
+    pub(crate) fn engine(&self) -> Result<Engine> {
+        let (device, bar) = (&*self.chosen.device, LoadingBar::default());
+        Ok(Engine::load(&self.checkpoint, device, self.options.clone(), &bar)?)
+    }
+
+    /// What the model and one session of `context` tokens take.
+    pub(crate) fn memory(&self, context: usize) -> Result<MemoryEstimate> {
+        let vocab = self.config().vocab_size;
+        let token_limit = self.options.token_limit.unwrap_or(vocab).min(vocab);
+        let rows = self.options.prefill_chunk.min(context);
+        let built = self.options.build(&self.device(), token_limit);
+        let built = BuildOptions { capacity: context, rows, ..built };
+        Ok(estimate_memory(self.config(), self.checkpoint.manifest(), &built)?)
+    }
+
+    /// What the machine has for models now; `None` where it does not say.
+    pub(crate) fn memory_limit(&self) -> Option<u64> {
+        self.options.memory_limit.or_else(available_memory)
+    }
 }
 
 /// The engine options that the flags stand for on any device.

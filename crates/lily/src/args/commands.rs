@@ -1,5 +1,6 @@
 //! One flag struct per command.
 
+use std::ffi::OsString;
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
@@ -266,21 +267,30 @@ pub(crate) struct EvalArgs {
     pub(crate) engine: EngineArgs,
 }
 
-/// Measure prefill and decode speed
+/// Measure prefill and decode speed, also beside another engine
 ///
 /// Prompt token i is ((i * 2654435761) mod 2^32) mod vocab; greedy, batch 1. For each length: one
 /// warm-up of exactly the same shape, then --rounds times one prefill timed to the first token and
 /// the decode steps; medians are reported. Every round must generate the same tokens, otherwise
 /// nothing is reported and the exit code is 1.
+///
+/// With --compare the other engine is measured by the same contract in the same run: for each length
+/// and round the two take turns, and swap who goes first. Both stay loaded where memory permits.
+/// mlx-lm runs in a Python with that package and reads the same checkpoint directory; llama.cpp is
+/// measured by its llama-bench on a GGUF file, which warms up by itself.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lily bench
-  lily bench --model-path DIR --lengths 256,1024,4096 --json > bench.json")]
+  lily bench --model-path DIR --lengths 256,1024,4096 --json > bench.json
+  lily bench --model-path DIR --compare mlx-lm --html report.html
+  lily bench --model-path DIR --compare mlx-lm --peer-command ~/venv/bin/python
+  lily bench --model-path DIR --compare llama.cpp --peer-model model.gguf")]
 pub(crate) struct BenchArgs {
-    /// Prompt lengths in tokens
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "256,512", allow_negative_numbers = true, value_parser = positive)]
-    pub(crate) lengths: Vec<usize>,
+    /// Prompt lengths in tokens [default: 256,512; with --compare 256,512,1024 and so on to 131072, as
+    /// far as the model and the memory allow]
+    #[arg(long, value_name = "LIST", value_delimiter = ',', allow_negative_numbers = true, value_parser = positive)]
+    pub(crate) lengths: Option<Vec<usize>>,
     /// Decode steps after the first token
     #[arg(long, value_name = "N", default_value_t = 64, allow_negative_numbers = true, value_parser = positive)]
     pub(crate) steps: usize,
@@ -290,10 +300,39 @@ pub(crate) struct BenchArgs {
     /// Print one JSON object instead of a table
     #[arg(long)]
     pub(crate) json: bool,
+    /// Write a page with table and plots too; replaces the file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) html: Option<PathBuf>,
+    /// Measure this engine in turns with lily
+    #[arg(long, value_name = "PEER", ignore_case = true)]
+    pub(crate) compare: Option<PeerKind>,
+    /// The peer's model: a GGUF file for llama.cpp; a directory for mlx-lm [default: --model-path]
+    #[arg(long, value_name = "PATH", requires = "compare")]
+    pub(crate) peer_model: Option<PathBuf>,
+    /// The program that runs the peer [default: python3 for mlx-lm, llama-bench for llama.cpp]
+    #[arg(long, value_name = "PROGRAM", requires = "compare")]
+    pub(crate) peer_command: Option<OsString>,
+    /// An argument for that program, before those that lily gives it; may be repeated, as in
+    /// --peer-arg=-ub --peer-arg=2048 for llama-bench
+    #[arg(long, value_name = "ARG", requires = "compare", allow_hyphen_values = true)]
+    pub(crate) peer_arg: Vec<OsString>,
+    /// Seconds to wait for one answer of the peer
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600, requires = "compare", allow_negative_numbers = true, value_parser = positive)]
+    pub(crate) peer_timeout: usize,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]
     pub(crate) engine: EngineArgs,
+}
+
+/// An engine to compare with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum PeerKind {
+    /// Apple's mlx-lm, in Python
+    MlxLm,
+    /// llama.cpp, by its llama-bench
+    #[value(name = "llama.cpp", alias = "llama-cpp")]
+    LlamaCpp,
 }
 
 /// Print the token ids of a text as one JSON array

@@ -1,11 +1,11 @@
 //! Ctrl-C ends the answer that is being given, or the program when none is; a file that is being
-//! written is removed before.
+//! written is removed before, and a program that works for this one is ended.
 
 use std::fs;
 use std::io::{self, IsTerminal};
 use std::path::{Path, PathBuf};
-use std::process;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::process::{self, Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 
 use anyhow::{Context, Result};
@@ -21,6 +21,12 @@ static RUNNING: Mutex<Option<CancelToken>> = Mutex::new(None);
 
 /// What is being written and must not stay behind half.
 static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
+
+/// The programs that must not go on alone.
+static COMPANIONS: Mutex<Vec<Arc<Mutex<Child>>>> = Mutex::new(Vec::new());
+
+/// Whether [`abandon`] is what a signal calls.
+static ABANDONS: Mutex<bool> = Mutex::new(false);
 
 /// Catches Ctrl-C from now on.
 pub(crate) fn install() -> Result<()> {
@@ -53,11 +59,8 @@ pub(crate) struct Unfinished(PathBuf);
 impl Unfinished {
     /// Of a path that need not exist yet.
     pub(crate) fn new(path: PathBuf) -> Result<Self> {
-        let mut all = unfinished();
-        if all.is_empty() {
-            catch(&[SIGINT, SIGTERM], abandon)?;
-        }
-        all.push(path.clone());
+        abandon_on_signals()?;
+        unfinished().push(path.clone());
         Ok(Unfinished(path))
     }
 }
@@ -74,8 +77,75 @@ fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
+/// A program that works for this one. It ends when this is dropped, and on Ctrl-C and SIGTERM, which
+/// end the whole program then.
+pub(crate) struct Companion(Arc<Mutex<Child>>);
+
+impl Companion {
+    /// Starts a program, with a process group of its own where there is such a thing: what it starts
+    /// itself ends with it, and Ctrl-C on a terminal reaches it through this program alone.
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        abandon_on_signals().map_err(io::Error::other)?;
+        #[cfg(unix)]
+        std::os::unix::process::CommandExt::process_group(command, 0);
+        // Held while it starts, so that no signal finds it started and unknown.
+        let mut all = companions();
+        let child = Arc::new(Mutex::new(command.spawn()?));
+        all.push(Arc::clone(&child));
+        Ok(Companion(child))
+    }
+
+    /// Looks at the program. Waits for ever while a signal is being obeyed, so that what that ends is
+    /// not told as an error.
+    pub(crate) fn look<T>(&self, look: impl FnOnce(&mut Child) -> T) -> T {
+        let _all = companions();
+        look(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+}
+
+impl Drop for Companion {
+    fn drop(&mut self) {
+        self.look(end);
+        companions().retain(|child| !Arc::ptr_eq(child, &self.0));
+    }
+}
+
+fn companions() -> MutexGuard<'static, Vec<Arc<Mutex<Child>>>> {
+    COMPANIONS.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Ends a program and what it started, if it still runs.
+fn end(child: &mut Child) {
+    if matches!(child.try_wait(), Ok(Some(_))) {
+        return;
+    }
+    if cfg!(unix) {
+        // The standard library signals single processes only.
+        let group = format!("-{}", child.id());
+        let mut kill = Command::new("kill");
+        kill.args(["-KILL", "--", &group]).stdin(Stdio::null()).stdout(Stdio::null());
+        let _ = kill.stderr(Stdio::null()).status();
+    }
+    let _ = child.kill();
+    let _ = child.wait();
+}
+
+/// From now on Ctrl-C and SIGTERM end the program in order.
+fn abandon_on_signals() -> Result<()> {
+    let mut installed = ABANDONS.lock().unwrap_or_else(PoisonError::into_inner);
+    if !*installed {
+        catch(&[SIGINT, SIGTERM], abandon)?;
+        *installed = true;
+    }
+    Ok(())
+}
+
 fn abandon(signal: i32) {
-    // Held to the end of the program: see `Unfinished::drop`.
+    // Held to the end of the program: see `Companion::look`, `Unfinished::drop`.
+    let programs = companions();
+    for child in programs.iter() {
+        end(&mut child.lock().unwrap_or_else(PoisonError::into_inner));
+    }
     let all = unfinished();
     if io::stderr().is_terminal() {
         // A progress bar leaves the cursor on its line.
