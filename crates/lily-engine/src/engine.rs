@@ -22,13 +22,15 @@ const DEFAULT_CONTEXT: usize = 32_768;
 
 /// Rows of a score run: each needs scratch for a whole row of logits.
 const SCORE_ROWS: usize = 64;
+/// Rows of the plan for short chunks, where a prefill run takes more.
+const SHORT_ROWS: usize = 512;
 
 /// How a model is loaded.
 #[derive(Clone, Debug)]
 pub struct EngineOptions {
     /// Tokens a session holds; `None`: the model's maximum, at most 32768.
     pub context: Option<usize>,
-    /// Tokens of one prefill run.
+    /// Tokens of one prefill run at most.
     pub prefill_chunk: usize,
     /// Element type of the KV cache: `F32` or `Bf16`.
     pub kv: Elem,
@@ -98,7 +100,20 @@ pub(crate) struct Shared {
 pub(crate) struct Plans {
     pub(crate) decode: PlanId,
     pub(crate) prefill: (PlanId, usize),
+    /// For chunks that are much shorter than that: a plan's kernels are chosen for its rows.
+    pub(crate) short_prefill: Option<(PlanId, usize)>,
     pub(crate) score: Option<(PlanId, usize)>,
+}
+
+impl Plans {
+    /// The plan that runs `tokens` tokens, at most as many as a prefill run takes.
+    pub(crate) fn for_tokens(&self, tokens: usize) -> PlanId {
+        match self.short_prefill {
+            _ if tokens == 1 => self.decode,
+            Some((plan, rows)) if tokens <= rows => plan,
+            _ => self.prefill.0,
+        }
+    }
 }
 
 impl Engine {
@@ -141,6 +156,7 @@ impl Engine {
         let plan = |phase, rows| source.plan(&BuildOptions { phase, rows, ..built });
         let decode = plan(Phase::Decode, 1)?;
         let prefill = plan(Phase::Prefill, rows)?;
+        let short = (rows > SHORT_ROWS).then(|| plan(Phase::Prefill, SHORT_ROWS)).transpose()?;
         let score_rows = SCORE_ROWS.min(context);
         let score = options.score.then(|| plan(Phase::Score, score_rows)).transpose()?;
         let memory = source.memory(&BuildOptions { rows, ..built }, score.as_ref())?;
@@ -150,6 +166,10 @@ impl Engine {
         let plans = Plans {
             decode: model.prepare(decode)?,
             prefill: (model.prepare(prefill)?, rows),
+            short_prefill: match short {
+                Some(plan) => Some((model.prepare(plan)?, SHORT_ROWS)),
+                None => None,
+            },
             score: match score {
                 Some(plan) => Some((model.prepare(plan)?, score_rows)),
                 None => None,

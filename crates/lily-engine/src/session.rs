@@ -155,8 +155,7 @@ impl Session {
 
     /// Runs one chunk of [`Session::checked_input`]; the logits of its last token follow.
     pub(crate) fn advance(&mut self, chunk: &[u32]) -> Result<(), EngineError> {
-        let plans = self.shared.plans;
-        self.run(if chunk.len() == 1 { plans.decode } else { plans.prefill.0 }, chunk)
+        self.run(self.shared.plans.for_tokens(chunk.len()), chunk)
     }
 
     /// Lets the device choose up to `steps` tokens after the last one, which has not run yet. `each`

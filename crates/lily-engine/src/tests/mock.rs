@@ -33,6 +33,8 @@ pub(super) struct Run {
 #[derive(Clone, Default)]
 pub(super) struct Mock {
     pub(super) runs: Arc<Mutex<Vec<Run>>>,
+    /// Rows of the plan of each run.
+    pub(super) rows: Arc<Mutex<Vec<usize>>>,
     /// Runs that reach this position fail.
     pub(super) lost_at: Option<usize>,
     /// Logits after this position hold a NaN.
@@ -122,6 +124,7 @@ impl LoadedModel for Model {
         }
         let run = Run { phase, position, n_tokens: tokens.len() };
         self.mock.runs.lock().expect("no test panics while it holds this").push(run);
+        self.mock.rows.lock().expect("no test panics while it holds this").push(rows);
         logits.clear();
         for &token in tokens {
             timeline.push(token);

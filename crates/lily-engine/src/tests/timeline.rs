@@ -58,6 +58,21 @@ fn chunks_of_any_size_give_the_same_tokens() {
 }
 
 #[test]
+fn a_short_chunk_runs_in_the_plan_for_few_rows() {
+    let rows = |prefill_chunk, length| {
+        let mock = Mock::default();
+        let options = EngineOptions { prefill_chunk, context: Some(4000), ..Default::default() };
+        generate(&mut session(&mock, options), &prompt(length), greedy(1));
+        mock.rows.lock().unwrap().clone()
+    };
+    assert_eq!(rows(2048, 2048 + 512), [2048, 512]);
+    assert_eq!(rows(2048, 513), [2048]);
+    assert_eq!(rows(2048, 17), [512]);
+    assert_eq!(rows(512, 17), [512]);
+    assert_eq!(rows(64, 65), [64, 1]);
+}
+
+#[test]
 fn the_prompt_runs_in_chunks_and_each_token_alone() {
     let mock = Mock::default();
     let mut session = session(&mock, EngineOptions { prefill_chunk: 8, ..Default::default() });
