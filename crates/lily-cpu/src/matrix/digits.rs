@@ -6,7 +6,7 @@
 //! half of the places beside an input a thousand times as large, which models do have.) Four weights of
 //! a row cost one multiplication per digit, where `f32` takes a conversion and a multiplication each.
 
-use super::gemv::Target;
+use super::gemv::{Target, side_by_side};
 use super::layout::{AffineLayout, CHUNK};
 use super::rows::XRows;
 use crate::simd::{ByteKernel, Bytes, Isa};
@@ -169,33 +169,20 @@ struct Affine<'a, const BITS: usize, const M: usize> {
 impl<const BITS: usize, const M: usize> ByteKernel for Affine<'_, BITS, M> {
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
-        let n_tiles = self.tiles.len() / self.layout.tile();
         let mut tile = 0;
         if M == 1 {
-            tile = self.tiles_of::<S, 4>(s, tile, n_tiles);
+            tile = self.tiles_of::<S, 4>(s, tile);
         }
-        tile = self.tiles_of::<S, 2>(s, tile, n_tiles);
-        self.tiles_of::<S, 1>(s, tile, n_tiles);
+        tile = self.tiles_of::<S, 2>(s, tile);
+        self.tiles_of::<S, 1>(s, tile);
     }
 }
 
 impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
-    /// Tiles from `tile` on, `T` side by side; returns the first that is left.
     #[inline(always)]
-    fn tiles_of<S: Bytes, const T: usize>(&self, s: S, mut tile: usize, n_tiles: usize) -> usize {
-        let size = self.layout.tile();
-        while tile + T <= n_tiles {
-            let lines: [&[[u32; 16]]; T] =
-                std::array::from_fn(|t| &self.tiles[(tile + t) * size..][..size]);
-            let totals = self.totals(s, lines);
-            for (t, totals) in totals.into_iter().enumerate() {
-                for (m, total) in totals.into_iter().enumerate() {
-                    self.target.emit(s, self.row + m, tile + t, total);
-                }
-            }
-            tile += T;
-        }
-        tile
+    fn tiles_of<S: Bytes, const T: usize>(&self, s: S, tile: usize) -> usize {
+        let tiles = (self.tiles, self.layout.tile());
+        side_by_side(s, tiles, tile, (self.target, self.row), |tiles: [_; T]| self.totals(s, tiles))
     }
 
     #[inline(always)]

@@ -160,35 +160,45 @@ struct Affine<'a, const BITS: usize, const M: usize> {
 impl<const BITS: usize, const M: usize> Kernel for Affine<'_, BITS, M> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let n_tiles = self.tiles.len() / self.layout.tile();
         let mut tile = 0;
         if M == 1 && S::GEMV_TILES == 4 {
-            tile = self.tiles_of::<S, 4>(s, tile, n_tiles);
+            tile = self.tiles_of::<S, 4>(s, tile);
         }
         if M == 1 && S::GEMV_TILES >= 2 {
-            tile = self.tiles_of::<S, 2>(s, tile, n_tiles);
+            tile = self.tiles_of::<S, 2>(s, tile);
         }
-        self.tiles_of::<S, 1>(s, tile, n_tiles);
+        self.tiles_of::<S, 1>(s, tile);
     }
 }
 
-impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
-    /// Tiles from `tile` on, `T` side by side; returns the first that is left.
-    #[inline(always)]
-    fn tiles_of<S: Simd, const T: usize>(&self, s: S, mut tile: usize, n_tiles: usize) -> usize {
-        let size = self.layout.tile();
-        while tile + T <= n_tiles {
-            let lines: [&[[u32; 16]]; T] =
-                std::array::from_fn(|t| &self.tiles[(tile + t) * size..][..size]);
-            let totals = self.totals(s, lines);
-            for (t, totals) in totals.into_iter().enumerate() {
-                for (m, total) in totals.into_iter().enumerate() {
-                    self.target.emit(s, self.row + m, tile + t, total);
-                }
+/// Products of `M` rows with the tiles from `tile` on, `T` side by side; returns the first tile that is
+/// left.
+#[inline(always)]
+pub(super) fn side_by_side<S: Simd, const T: usize, const M: usize>(
+    s: S,
+    (tiles, size): (&[[u32; 16]], usize),
+    mut tile: usize,
+    (target, row): (Target<'_>, usize),
+    totals: impl Fn([&[[u32; 16]]; T]) -> [[S::F; M]; T],
+) -> usize {
+    let n_tiles = tiles.len() / size;
+    while tile + T <= n_tiles {
+        let lines = std::array::from_fn(|t| &tiles[(tile + t) * size..][..size]);
+        for (t, totals) in totals(lines).into_iter().enumerate() {
+            for (m, total) in totals.into_iter().enumerate() {
+                target.emit(s, row + m, tile + t, total);
             }
-            tile += T;
         }
-        tile
+        tile += T;
+    }
+    tile
+}
+
+impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
+    #[inline(always)]
+    fn tiles_of<S: Simd, const T: usize>(&self, s: S, tile: usize) -> usize {
+        let tiles = (self.tiles, self.layout.tile());
+        side_by_side(s, tiles, tile, (self.target, self.row), |tiles: [_; T]| self.totals(s, tiles))
     }
 
     #[inline(always)]
