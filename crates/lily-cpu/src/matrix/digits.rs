@@ -6,7 +6,7 @@
 //! half of the places beside an input a thousand times as large, which models do have.) Four weights of
 //! a row cost one multiplication per digit, where `f32` takes a conversion and a multiplication each.
 
-use super::gemv::{Target, side_by_side};
+use super::gemv::{Target, TileProduct};
 use super::layout::{AffineLayout, CHUNK};
 use super::rows::XRows;
 use crate::simd::{ByteKernel, Bytes, Isa};
@@ -169,24 +169,20 @@ struct Affine<'a, const BITS: usize, const M: usize> {
 impl<const BITS: usize, const M: usize> ByteKernel for Affine<'_, BITS, M> {
     #[inline(always)]
     fn run<S: Bytes>(self, s: S) {
+        let tiles = (self.tiles, self.layout.tile());
+        let target = (self.target, self.row);
         let mut tile = 0;
         if M == 1 {
-            tile = self.tiles_of::<S, 4>(s, tile);
+            tile = self.side_by_side::<4>(s, tiles, tile, target);
         }
-        tile = self.tiles_of::<S, 2>(s, tile);
-        self.tiles_of::<S, 1>(s, tile);
+        tile = self.side_by_side::<2>(s, tiles, tile, target);
+        self.side_by_side::<1>(s, tiles, tile, target);
     }
 }
 
-impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
+impl<S: Bytes, const BITS: usize, const M: usize> TileProduct<S, M> for Affine<'_, BITS, M> {
     #[inline(always)]
-    fn tiles_of<S: Bytes, const T: usize>(&self, s: S, tile: usize) -> usize {
-        let tiles = (self.tiles, self.layout.tile());
-        side_by_side(s, tiles, tile, (self.target, self.row), |tiles: [_; T]| self.totals(s, tiles))
-    }
-
-    #[inline(always)]
-    fn totals<S: Bytes, const T: usize>(&self, s: S, tiles: [&[[u32; 16]]; T]) -> [[S::F; M]; T] {
+    fn totals<const T: usize>(&self, s: S, tiles: [&[[u32; 16]]; T]) -> [[S::F; M]; T] {
         let AffineLayout { groups, chunks, scale, .. } = *self.layout;
         let block = self.layout.block();
         let n_chunks = groups * chunks;

@@ -160,49 +160,51 @@ struct Affine<'a, const BITS: usize, const M: usize> {
 impl<const BITS: usize, const M: usize> Kernel for Affine<'_, BITS, M> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
+        let tiles = (self.tiles, self.layout.tile());
+        let target = (self.target, self.row);
         let mut tile = 0;
         if M == 1 && S::GEMV_TILES == 4 {
-            tile = self.tiles_of::<S, 4>(s, tile);
+            tile = self.side_by_side::<4>(s, tiles, tile, target);
         }
         if M == 1 && S::GEMV_TILES >= 2 {
-            tile = self.tiles_of::<S, 2>(s, tile);
+            tile = self.side_by_side::<2>(s, tiles, tile, target);
         }
-        self.tiles_of::<S, 1>(s, tile);
+        self.side_by_side::<1>(s, tiles, tile, target);
     }
 }
 
-/// Products of `M` rows with the tiles from `tile` on, `T` side by side; returns the first tile that is
-/// left.
-#[inline(always)]
-pub(super) fn side_by_side<S: Simd, const T: usize, const M: usize>(
-    s: S,
-    (tiles, size): (&[[u32; 16]], usize),
-    mut tile: usize,
-    (target, row): (Target<'_>, usize),
-    totals: impl Fn([&[[u32; 16]]; T]) -> [[S::F; M]; T],
-) -> usize {
-    let n_tiles = tiles.len() / size;
-    while tile + T <= n_tiles {
-        let lines = std::array::from_fn(|t| &tiles[(tile + t) * size..][..size]);
-        for (t, totals) in totals(lines).into_iter().enumerate() {
-            for (m, total) in totals.into_iter().enumerate() {
-                target.emit(s, row + m, tile + t, total);
+/// A product of `M` rows with tiles. (A trait and not a closure: a closure would be a function of its
+/// own, compiled without the instruction set.)
+pub(super) trait TileProduct<S: Simd, const M: usize> {
+    /// Sums of `T` tiles. Implementations are `#[inline(always)]`.
+    fn totals<const T: usize>(&self, s: S, tiles: [&[[u32; 16]]; T]) -> [[S::F; M]; T];
+
+    /// The tiles from `tile` on, of `size` lines each, `T` side by side; returns the first that is left.
+    #[inline(always)]
+    fn side_by_side<const T: usize>(
+        &self,
+        s: S,
+        (tiles, size): (&[[u32; 16]], usize),
+        mut tile: usize,
+        (target, row): (Target<'_>, usize),
+    ) -> usize {
+        let n_tiles = tiles.len() / size;
+        while tile + T <= n_tiles {
+            let lines = std::array::from_fn(|t| &tiles[(tile + t) * size..][..size]);
+            for (t, totals) in self.totals::<T>(s, lines).into_iter().enumerate() {
+                for (m, total) in totals.into_iter().enumerate() {
+                    target.emit(s, row + m, tile + t, total);
+                }
             }
+            tile += T;
         }
-        tile += T;
+        tile
     }
-    tile
 }
 
-impl<const BITS: usize, const M: usize> Affine<'_, BITS, M> {
+impl<S: Simd, const BITS: usize, const M: usize> TileProduct<S, M> for Affine<'_, BITS, M> {
     #[inline(always)]
-    fn tiles_of<S: Simd, const T: usize>(&self, s: S, tile: usize) -> usize {
-        let tiles = (self.tiles, self.layout.tile());
-        side_by_side(s, tiles, tile, (self.target, self.row), |tiles: [_; T]| self.totals(s, tiles))
-    }
-
-    #[inline(always)]
-    fn totals<S: Simd, const T: usize>(&self, s: S, tiles: [&[[u32; 16]]; T]) -> [[S::F; M]; T] {
+    fn totals<const T: usize>(&self, s: S, tiles: [&[[u32; 16]]; T]) -> [[S::F; M]; T] {
         let AffineLayout { groups, chunks, scale, .. } = *self.layout;
         let block = self.layout.block();
         let n_chunks = groups * chunks;
