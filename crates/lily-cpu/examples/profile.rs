@@ -1,4 +1,4 @@
-//! Time by kind of operation: `profile DIR [PROMPT [STEPS]]` runs a prompt of `PROMPT` tokens and
+//! Time by kind of operation: `profile DIR [PROMPT [STEPS [ISA]]]` runs a prompt of `PROMPT` tokens and
 //! then `STEPS` decode steps.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -16,11 +16,13 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let mut args = std::env::args().skip(1);
-    let dir = args.next().ok_or("usage: profile DIR [PROMPT [STEPS]]")?;
+    let dir = args.next().ok_or("usage: profile DIR [PROMPT [STEPS [ISA]]]")?;
     let prompt = args.next().map_or(Ok(512), |n| n.parse::<usize>())?;
     let steps = args.next().map_or(Ok(32), |n| n.parse::<usize>())?;
+    let isa = args.next().map(|word| word.parse()).transpose()?;
     let checkpoint = Checkpoint::open(Path::new(&dir))?;
-    let mut model = CpuDevice::new(CpuOptions::default()).load_model(&checkpoint, &NoProgress)?;
+    let mut model = CpuDevice::new(CpuOptions { isa, ..CpuOptions::default() })
+        .load_model(&checkpoint, &NoProgress)?;
     let mut prepare = |phase, rows| -> Result<_, Failure> {
         let options = BuildOptions::new(phase, rows, 2 * (prompt + steps));
         let plan = build(checkpoint.config(), checkpoint.manifest(), &options)?;

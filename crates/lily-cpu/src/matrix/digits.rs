@@ -65,7 +65,8 @@ impl ByteKernel for Fill<'_> {
             for ((x, digits), facts) in of_groups.zip(facts) {
                 let (largest, sum) = largest_and_sum(x);
                 let (unit, inverse) = unit(largest);
-                *facts = [unit, sum];
+                // What counts as zero does so with the biases too.
+                *facts = [unit, if unit == 0.0 { 0.0 } else { sum }];
                 for (x, digits) in x.iter().zip(digits) {
                     *digits = if bits == 4 {
                         to_digits(x, inverse, |word, byte| word / 2 * 8 + 2 * byte + word % 2)
@@ -88,6 +89,7 @@ fn largest_and_sum(x: &[[f32; CHUNK]]) -> (f32, f32) {
             sum[i] += x[i];
         }
     }
+    const { assert!(CHUNK == 32) };
     for width in [16, 8, 4, 2, 1] {
         for i in 0..width {
             largest[i] = largest[i].max(largest[i + width]);
@@ -145,9 +147,11 @@ pub(super) fn affine(
             isa.run_bytes(Affine::<$bits, $m> { layout, tiles, digits, row: $row, target })
         };
     }
+    // With two rows the sums take sixteen registers of AVX-512.
+    let most = if isa == Isa::AvxVnni { 1 } else { 2 };
     let mut row = 0;
     while row < n_rows {
-        let rows = if n_rows - row >= 2 { 2 } else { 1 };
+        let rows = if most == 2 && n_rows - row >= 2 { 2 } else { 1 };
         match (layout.bits, rows) {
             (4, 2) => run!(4, 2, row),
             (4, _) => run!(4, 1, row),
@@ -172,10 +176,12 @@ impl<const BITS: usize, const M: usize> ByteKernel for Affine<'_, BITS, M> {
         let tiles = (self.tiles, self.layout.tile());
         let target = (self.target, self.row);
         let mut tile = 0;
-        if M == 1 {
+        if M == 1 && S::TILES == 4 {
             tile = self.side_by_side::<4>(s, tiles, tile, target);
         }
-        tile = self.side_by_side::<2>(s, tiles, tile, target);
+        if S::TILES >= 2 {
+            tile = self.side_by_side::<2>(s, tiles, tile, target);
+        }
         self.side_by_side::<1>(s, tiles, tile, target);
     }
 }

@@ -211,6 +211,17 @@ fn products_by_digits_equal_the_exact_sums_however_far_inputs_are_apart() {
 }
 
 #[test]
+fn inputs_too_small_for_digits_count_as_zero_all_together() {
+    let (cols, format) = (128, affine(4, 64, Dtype::Bf16));
+    let stored = Stored::random(MatrixShape { n_experts: 1, rows: 16, cols, format }, 6);
+    let matrix = stored.pack(Isa::Portable, &Pool::new(1));
+    let mut x = Random(3).floats(cols);
+    x.iter_mut().for_each(|x| *x *= 1e-30);
+    let product = product_by_digits(&matrix, &XRows::new(&x, cols, contiguous(1)));
+    assert_eq!(product, [0.0; 16]);
+}
+
+#[test]
 fn digits_of_nothing_are_nothing_and_those_of_no_number_give_none() {
     let (cols, format) = (128, affine(4, 64, Dtype::Bf16));
     let stored = Stored::random(MatrixShape { n_experts: 1, rows: 16, cols, format }, 6);

@@ -51,7 +51,7 @@ macro_rules! per_isa {
             match isa {
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: a device is only made for an instruction set that the machine has.
-                $crate::simd::Isa::Avx2 => unsafe { avx2($($arg),*) },
+                $crate::simd::Isa::Avx2 | $crate::simd::Isa::AvxVnni => unsafe { avx2($($arg),*) },
                 #[cfg(target_arch = "x86_64")]
                 // SAFETY: as above.
                 $crate::simd::Isa::Avx512 | $crate::simd::Isa::Avx512Vnni => unsafe {

@@ -2,17 +2,24 @@
 
 use std::arch::x86_64::*;
 
-use super::{Kernel, Simd};
+use super::{ByteKernel, Bytes, Kernel, Simd};
 
-/// Exists only inside [`enter`].
+/// Exists only inside [`enter`], and with `VNNI` only inside [`enter_bytes`].
 #[derive(Clone, Copy)]
-pub(super) struct Avx2(());
+pub(super) struct Avx2<const VNNI: bool>(());
 
 /// # Safety
 /// The machine has AVX2 and FMA.
 #[target_feature(enable = "avx2,fma")]
 pub(super) fn enter<K: Kernel>(kernel: K) {
-    kernel.run(Avx2(()));
+    kernel.run(Avx2::<false>(()));
+}
+
+/// # Safety
+/// The machine has AVX2, FMA and AVX-VNNI.
+#[target_feature(enable = "avx2,fma,avxvnni")]
+pub(super) fn enter_bytes<K: ByteKernel>(kernel: K) {
+    kernel.run(Avx2::<true>(()));
 }
 
 /// Intrinsics without memory operands, or on references.
@@ -24,7 +31,7 @@ macro_rules! intrinsics {
     }};
 }
 
-impl Simd for Avx2 {
+impl<const VNNI: bool> Simd for Avx2<VNNI> {
     type F = [__m256; 2];
     type U = [__m256i; 2];
     const GEMV_TILES: usize = 1;
@@ -119,5 +126,20 @@ impl Simd for Avx2 {
     #[inline(always)]
     fn as_u32(self, a: Self::F) -> Self::U {
         intrinsics!([_mm256_castps_si256(a[0]), _mm256_castps_si256(a[1])])
+    }
+}
+
+impl Bytes for Avx2<true> {
+    const TILES: usize = 1;
+
+    #[inline(always)]
+    fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
+        // SAFETY: an `Avx2<true>` exists only where AVX-VNNI does.
+        unsafe {
+            [
+                _mm256_dpbusd_avx_epi32(sum[0], a[0], b[0]),
+                _mm256_dpbusd_avx_epi32(sum[1], a[1], b[1]),
+            ]
+        }
     }
 }

@@ -114,6 +114,8 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
 }
 
 impl Bytes for Avx512<true> {
+    const TILES: usize = 4;
+
     #[inline(always)]
     fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         // SAFETY: an `Avx512<true>` exists only where VNNI does.

@@ -10,16 +10,19 @@ pub enum Isa {
     Portable,
     /// x86-64 with AVX2 and FMA.
     Avx2,
+    /// The same with AVX-VNNI, which multiplies bytes.
+    AvxVnni,
     /// x86-64 with AVX-512F.
     Avx512,
-    /// The same with VNNI, which multiplies bytes.
+    /// The same with VNNI.
     Avx512Vnni,
     /// AArch64 with Advanced SIMD.
     Neon,
 }
 
 impl Isa {
-    const ALL: [Isa; 5] = [Isa::Portable, Isa::Avx2, Isa::Avx512, Isa::Avx512Vnni, Isa::Neon];
+    const ALL: [Isa; 6] =
+        [Isa::Portable, Isa::Avx2, Isa::AvxVnni, Isa::Avx512, Isa::Avx512Vnni, Isa::Neon];
 
     /// Whether this machine can run it.
     pub fn is_available(self) -> bool {
@@ -27,6 +30,8 @@ impl Isa {
             Isa::Portable => true,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx2 => is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma"),
+            #[cfg(target_arch = "x86_64")]
+            Isa::AvxVnni => is_x86_feature_detected!("avxvnni") && Isa::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 => is_x86_feature_detected!("avx512f") && Isa::Avx2.is_available(),
             #[cfg(target_arch = "x86_64")]
@@ -53,6 +58,7 @@ impl Isa {
         match self {
             Isa::Portable => "portable",
             Isa::Avx2 => "AVX2",
+            Isa::AvxVnni => "AVX-VNNI",
             Isa::Avx512 => "AVX-512",
             Isa::Avx512Vnni => "AVX-512 VNNI",
             Isa::Neon => "NEON",
@@ -68,7 +74,9 @@ impl fmt::Display for Isa {
 
 /// A word that names no instruction set.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("unknown instruction set {found}: expected portable, avx2, avx512, avx512-vnni or neon")]
+#[error(
+    "unknown instruction set {found}: expected portable, avx2, avx-vnni, avx512, avx512-vnni or neon"
+)]
 pub struct UnknownIsa {
     /// The word.
     pub found: String,
@@ -81,6 +89,7 @@ impl FromStr for Isa {
         match word.to_ascii_lowercase().as_str() {
             "portable" => Ok(Isa::Portable),
             "avx2" => Ok(Isa::Avx2),
+            "avx-vnni" => Ok(Isa::AvxVnni),
             "avx512" | "avx-512" => Ok(Isa::Avx512),
             "avx512-vnni" | "avx-512 vnni" => Ok(Isa::Avx512Vnni),
             "neon" => Ok(Isa::Neon),
@@ -173,6 +182,9 @@ pub(crate) trait Simd: Copy {
 
 /// Lanes whose words can be taken as bytes and multiplied.
 pub(crate) trait Bytes: Simd {
+    /// Tiles that a product takes side by side.
+    const TILES: usize;
+
     /// `sum` plus four products: unsigned bytes of `a` with signed ones of `b`; 32 bits, wrapping.
     fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U;
 }
@@ -194,7 +206,7 @@ impl Isa {
     pub(crate) fn gemm_tiles(self) -> usize {
         match self {
             #[cfg(target_arch = "x86_64")]
-            Isa::Avx2 => avx2::Avx2::GEMM_TILES,
+            Isa::Avx2 | Isa::AvxVnni => avx2::Avx2::<false>::GEMM_TILES,
             #[cfg(target_arch = "x86_64")]
             Isa::Avx512 | Isa::Avx512Vnni => avx512::Avx512::<false>::GEMM_TILES,
             #[cfg(target_arch = "aarch64")]
@@ -214,7 +226,7 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: an `Isa` that is used was found available (`Matrix::pack` checks it).
-            Isa::Avx2 => unsafe { avx2::enter(kernel) },
+            Isa::Avx2 | Isa::AvxVnni => unsafe { avx2::enter(kernel) },
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as above.
             Isa::Avx512 | Isa::Avx512Vnni => unsafe { avx512::enter(kernel) },
@@ -228,7 +240,7 @@ impl Isa {
 
     /// Whether multiplying bytes is faster with it than multiplying `f32`.
     pub(crate) fn multiplies_bytes(self) -> bool {
-        self == Isa::Avx512Vnni
+        matches!(self, Isa::AvxVnni | Isa::Avx512Vnni)
     }
 
     /// Runs a kernel with this instruction set, or in plain Rust where it has no products of bytes.
@@ -241,6 +253,9 @@ impl Isa {
         match self {
             #[cfg(target_arch = "x86_64")]
             // SAFETY: as for `run`.
+            Isa::AvxVnni => unsafe { avx2::enter_bytes(kernel) },
+            #[cfg(target_arch = "x86_64")]
+            // SAFETY: as above.
             Isa::Avx512Vnni => unsafe { avx512::enter_bytes(kernel) },
             _ => portable::enter_bytes(kernel),
         }
