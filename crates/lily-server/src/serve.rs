@@ -11,7 +11,6 @@ use lily_engine::Engine;
 use lily_text::ChatTemplate;
 use lily_text::Tokenizer;
 use tokio::net::TcpListener;
-use tokio::net::TcpSocket;
 use tokio::sync::{oneshot, watch};
 use tokio::time::timeout;
 
@@ -111,47 +110,38 @@ where
     served.map_err(|source| ServerError::Io { action: "accept connections", source })
 }
 
-/// Connections that may wait to be accepted.
-const BACKLOG: u32 = 1024;
-
-/// An address that is taken but not listened on: connections are refused until
-/// [`run`] has a model to serve.
+/// An address that is listened on: connections wait there until [`run`] has a model to serve.
+#[derive(Debug)]
 pub struct Bound {
-    socket: TcpSocket,
+    listener: std::net::TcpListener,
     asked: SocketAddr,
 }
 
 /// Checks the options and takes their address, which a caller does before it
-/// loads a model.
+/// loads a model. (Listening at once: an address that is only bound may be bound
+/// by a second program too, which would find that out after it has loaded.)
 ///
 /// # Errors
 /// [`ServerError::InvalidApiKey`] if no header can carry the key,
-/// [`ServerError::Listen`] if the address cannot be bound.
+/// [`ServerError::Listen`] if the address cannot be listened on.
 pub fn bind(options: &ServerOptions) -> Result<Bound, ServerError> {
     options.check()?;
     let asked = SocketAddr::new(options.host, options.port);
-    let bound = || {
-        let socket = if asked.is_ipv4() { TcpSocket::new_v4() } else { TcpSocket::new_v6() }?;
-        // As for every server: a predecessor's closed connections must not block the port.
-        #[cfg(unix)]
-        socket.set_reuseaddr(true)?;
-        socket.bind(asked)?;
-        Ok(socket)
-    };
-    Ok(Bound { socket: bound().map_err(cannot_listen(asked))?, asked })
+    let listener = std::net::TcpListener::bind(asked).map_err(cannot_listen(asked))?;
+    listener.set_nonblocking(true).map_err(cannot_listen(asked))?;
+    Ok(Bound { listener, asked })
 }
 
 fn cannot_listen(address: SocketAddr) -> impl Fn(io::Error) -> ServerError {
     move |source| ServerError::Listen { address: address.to_string(), source }
 }
 
-/// Listens on the address and serves on a runtime of its own, until interrupted
+/// Serves on the address with a runtime of its own, until interrupted
 /// (Ctrl-C, or SIGTERM where there is one); a second interruption ends it at
 /// once. `ready` is called with the address once connections are taken.
 ///
 /// # Errors
-/// [`ServerError::Listen`] if another program listens there by now; else as
-/// [`serve`].
+/// As [`serve`].
 pub fn run(
     bound: Bound,
     options: ServerOptions,
@@ -164,8 +154,8 @@ pub fn run(
         .build()
         .map_err(|source| ServerError::Io { action: "start the async runtime", source })?;
     let served = runtime.block_on(async {
-        let Bound { socket, asked } = bound;
-        let listener = socket.listen(BACKLOG).map_err(cannot_listen(asked))?;
+        let Bound { listener, asked } = bound;
+        let listener = TcpListener::from_std(listener).map_err(cannot_listen(asked))?;
         let address = listener.local_addr().map_err(cannot_listen(asked))?;
         let state = state(options, backend)?;
         ready(address);

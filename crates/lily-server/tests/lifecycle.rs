@@ -180,6 +180,12 @@ async fn shutdown_cancels_what_outlasts_the_grace_period() {
 
 #[tokio::test]
 async fn an_address_that_is_taken_is_refused_before_there_is_a_model() {
+    // Also by a server that is still loading its model.
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let loading = ServerOptions { port: free.port(), ..options() };
+    let _loading = bind(&loading).unwrap();
+    assert!(matches!(bind(&loading), Err(ServerError::Listen { .. })));
+
     let taken = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = taken.local_addr().unwrap();
     let options = ServerOptions { port: address.port(), ..options() };
