@@ -11,8 +11,9 @@ pub struct Mapping {
 
 impl Mapping {
     pub(crate) fn of(file: &File) -> std::io::Result<Mapping> {
-        // SAFETY: the mapping is read-only, and nothing in this program writes to the file. Another program that truncates it while it is in use ends this one with a bus error;
-        // that is the price of using a file where it lies, and the documentation of packs says so.
+        // SAFETY: the mapping is read-only, and nothing in this program writes to the file. Another
+        // program that truncates it while it is in use ends this one with a bus error; that is the
+        // price of using a file where it lies, and the documentation of packs says so.
         let map = unsafe { memmap2::Mmap::map(file)? };
         Ok(Mapping { map })
     }

@@ -159,7 +159,8 @@ impl Engine {
         let short = (rows > SHORT_ROWS).then(|| plan(Phase::Prefill, SHORT_ROWS)).transpose()?;
         let score_rows = SCORE_ROWS.min(context);
         let score = options.score.then(|| plan(Phase::Score, score_rows)).transpose()?;
-        let memory = source.memory(&BuildOptions { rows, ..built }, score.as_ref())?;
+        let others = short.iter().chain(&score);
+        let memory = source.memory(&BuildOptions { rows, ..built }, others)?;
         require_memory(&memory, options.memory_limit.or_else(available_memory))?;
 
         let mut model = load()?;
@@ -255,13 +256,13 @@ impl Source<'_> {
         Ok(ValidPlan::new(build(self.config, self.manifest, options)?)?)
     }
 
-    fn memory(
+    fn memory<'p>(
         &self,
         options: &BuildOptions,
-        score: Option<&ValidPlan>,
+        others: impl Iterator<Item = &'p ValidPlan>,
     ) -> Result<MemoryEstimate, EngineError> {
         let mut memory = estimate_memory(self.config, self.manifest, options)?;
-        if let Some(valid) = score {
+        for valid in others {
             let driving = |class| matches!(class, BufferClass::Input | BufferClass::Output);
             let buffers = valid.plan().buffers.iter().filter(|b| driving(b.class));
             let scratch = valid.arena_bytes() + buffers.map(|b| b.bytes()).sum::<u64>();

@@ -38,8 +38,10 @@ impl PackFile {
         let len = file.metadata().map_err(failed)?.len();
         let (header, header_end) =
             read_header(&file, len).map_err(|error| error.into_checkpoint(&name))?;
-        check_places(&header, header_end, len).map_err(|source| pack_error(&name, source))?;
         let mapping = Arc::new(Mapping::of(&file).map_err(failed)?);
+        // Another program may have changed it since its length was asked for.
+        check_places(&header, header_end, mapping.bytes().len() as u64)
+            .map_err(|source| pack_error(&name, source))?;
         Ok(PackFile { name, file: Arc::new(file), mapping, header, header_end })
     }
 

@@ -35,7 +35,8 @@ impl Ring {
         let ends = (0..flight(plan_ring.slots)).map(|_| context.new_event(None));
         let ends = ends.collect::<Result<_, _>>().map_err(driver("cuEventCreate"))?;
         let mut memory = Pinned::zeroed(context, 4 * plan_ring.slots.max(1) as u64)?;
-        let slots = NonNull::from(&mut memory.bytes_mut()[..4]).cast();
+        // From the whole slice: a pointer may reach no more than what it was made from.
+        let slots = NonNull::from(memory.bytes_mut()).cast();
         Ok(Ring { _memory: memory, slots, plan_ring, ends })
     }
 

@@ -71,6 +71,7 @@ impl Keep {
 
 /// Steps that run while the host is elsewhere. They are waited for before the lock of their run is
 /// given up, also on an error or a panic of the caller's function: the next run writes the same ports.
+/// (A step whose encoding panics is lost with its command buffers: that is a fault of this program.)
 struct Flight<'m> {
     model: &'m MetalModel,
     steps: VecDeque<Submitted>,

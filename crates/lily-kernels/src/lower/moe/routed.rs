@@ -1,6 +1,7 @@
 //! The experts of one token, in two steps.
 
-use lily_plan::op::{RoutedDown, RoutedGatedLinear};
+use lily_plan::buffer::Region;
+use lily_plan::op::{Op, RoutedDown, RoutedGatedLinear};
 
 use crate::launch::{Binding, Extent, Kernel, Launch, Module};
 use crate::lower::linear::matvec::{norm_params, norm_weight};
@@ -64,6 +65,9 @@ pub(in crate::lower) fn routed_down(
     cx: &Context<'_>,
     op: &RoutedDown,
 ) -> Result<Launch, LowerError> {
+    if !reads_published_experts(cx, op) {
+        return Err(cx.unsupported("experts that another step than routed_gated_linear chose"));
+    }
     let most_rows = cx.tuning.routed_down_rows;
     let rows = if op.dim < most_rows { 1 } else { most_rows };
     let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
@@ -92,4 +96,22 @@ pub(in crate::lower) fn routed_down(
             Binding::Region(op.x.clone()),
         ],
     })
+}
+
+/// The kernel reads the experts before it waits for the step before it, which must publish them.
+fn reads_published_experts(cx: &Context<'_>, op: &RoutedDown) -> bool {
+    let before = cx.plan.steps.iter().take_while(|step| step.name != cx.step);
+    before
+        .filter_map(|step| experts_of(&step.op))
+        .last()
+        .is_some_and(|(experts, published)| published && *experts == op.experts)
+}
+
+/// The experts that a step chooses, and whether it publishes them.
+fn experts_of(op: &Op) -> Option<(&Region, bool)> {
+    match op {
+        Op::RoutedGatedLinear(op) => Some((&op.experts, true)),
+        Op::Route(op) => Some((&op.experts, false)),
+        _ => None,
+    }
 }

@@ -59,7 +59,7 @@ fn facts(page: &mut String, report: &Report) {
         (
             "lily",
             Some(format!(
-                "{}, {} KV cache, prefill in chunks of {}",
+                "{}, {} KV cache, prefill in chunks of up to {}",
                 report.version, settings.kv_cache, settings.prefill_chunk
             )),
         ),
