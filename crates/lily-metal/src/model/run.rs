@@ -80,6 +80,11 @@ struct Flight<'m> {
 impl Drop for Flight<'_> {
     fn drop(&mut self) {
         for step in self.steps.drain(..) {
+            // A device that has fallen silent is not waited for again: the model refuses every later
+            // run, and what the device may still touch is kept by its command buffers.
+            if self.model.silent.load(Ordering::Relaxed) {
+                return;
+            }
             // The first failure is the one that was reported.
             drop(self.model.wait(step));
         }
