@@ -6,6 +6,7 @@ use std::collections::BTreeMap;
 
 use lily_kernels::check::{self, BindingError, CheckError, Clang};
 use lily_kernels::launch::{Binding, Kernel, Launch, Module};
+use lily_kernels::lower::Tuning;
 use lily_kernels::sources;
 use lily_kernels::translate::{BufferKind, Entry, EntryBuffer, Problem};
 use lily_plan::op::Op;
@@ -139,13 +140,43 @@ fn a_method_that_does_not_say_where_its_object_lies_is_refused() {
 fn every_kernel_of_the_reference_plans_is_accepted() {
     let (Some(clang), Some(shared)) = (clang(), common::shared()) else { return };
     let mut kernels: BTreeMap<Module, Vec<Kernel>> = BTreeMap::new();
-    for launch in common::launches(&shared) {
-        kernels.entry(launch.kernel.module).or_default().push(launch.kernel);
+    // With the twins for tensor units, which leave no product of bfloat to the others.
+    let tensor_units = Tuning { tensor_units: true, ..Tuning::default() };
+    let mut launches = common::launches(&shared);
+    launches.extend(common::launches_for(&common::checkpoints(&shared), &tensor_units));
+    for launch in launches {
+        let kernels = kernels.entry(launch.kernel.module).or_default();
+        if !kernels.contains(&launch.kernel) {
+            kernels.push(launch.kernel);
+        }
     }
+    assert!(kernels.contains_key(&Module::Tensor));
     for (module, kernels) in kernels {
         let library = sources::library(module, &kernels.iter().collect::<Vec<_>>()).unwrap();
         if let Err(error) = clang.check(&library) {
             panic!("{module:?}: {error}");
+        }
+    }
+}
+
+#[test]
+fn an_operand_of_tensor_units_in_another_address_space_is_found() {
+    let (Some(clang), Some(shared)) = (clang(), common::shared()) else { return };
+    let tensor_units = Tuning { tensor_units: true, ..Tuning::default() };
+    let launches = common::launches_for(&common::checkpoints(&shared), &tensor_units);
+    let kernel = launches.iter().find(|l| l.kernel.template == "tensor_matmul").unwrap();
+    let library = sources::library(Module::Tensor, &[&kernel.kernel]).unwrap();
+    for (right, wrong) in [
+        ("tensor<threadgroup bfloat", "tensor<device bfloat"),
+        ("staged_rows b = rows_from<B, COLUMNS>(wb)", "threadgroup bfloat* b = wb"),
+        ("execution_simdgroup>", "2>"),
+    ] {
+        assert!(library.contains(right), "{right}");
+        match clang.check(&library.replace(right, wrong)) {
+            Err(CheckError::Rejected { log }) => {
+                assert!(log.contains("kernels/tensor/block.h:"), "{wrong}:\n{log}");
+            }
+            other => panic!("{wrong}: {other:?}"),
         }
     }
 }
