@@ -151,7 +151,7 @@ pub(super) fn affine(
     let most = if isa == Isa::AvxVnni { 1 } else { 2 };
     let mut row = 0;
     while row < n_rows {
-        let rows = if most == 2 && n_rows - row >= 2 { 2 } else { 1 };
+        let rows = most.min(n_rows - row);
         match (layout.bits, rows) {
             (4, 2) => run!(4, 2, row),
             (4, _) => run!(4, 1, row),
