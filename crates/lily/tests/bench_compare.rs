@@ -387,6 +387,8 @@ fn llama_cpp_is_measured_by_its_own_program_in_turns() {
     let report: Value = serde_json::from_str(&run.stdout).unwrap();
     let (peer, result) = (&report["peer"], &report["results"][0]);
     assert_eq!((&peer["name"], &peer["model"]), (&"llama.cpp".into(), &"model.gguf".into()));
+    // A comparison of two models is none, and this one is of the demo model.
+    assert!(run.stderr.contains("note: without --model-path"), "{}", run.stderr);
     assert_eq!(peer["versions"]["backends"], "CPU");
     let rate = |name: &str| result["peer"][name].as_f64().unwrap();
     assert!((rate("prefill_tokens_per_second") - 200.0).abs() < 1e-6, "{result}");

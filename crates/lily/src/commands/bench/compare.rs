@@ -26,6 +26,13 @@ pub(super) fn run(args: &BenchArgs, kind: PeerKind) -> Result<()> {
     let mut opened =
         model::open_all(&args.model, &args.engine, Needs::Ids, |options, _| Ok(options))?;
     let mut notes = Vec::new();
+    if kind == PeerKind::LlamaCpp && args.model.dir().is_none() {
+        notes.push(
+            "without --model-path lily runs its small demo model: a ratio means nothing unless the \
+             other engine does too"
+                .to_owned(),
+        );
+    }
     let shapes = shapes(args, &opened, &mut notes)?;
     let longest = shapes.iter().map(|shape| shape.context()).max().context("--lengths is empty")?;
     opened.options.context = opened.options.context.or(Some(longest));
