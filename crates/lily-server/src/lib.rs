@@ -30,6 +30,7 @@ mod json;
 mod middleware;
 mod model;
 mod options;
+mod request;
 mod routes;
 mod serve;
 mod sse;

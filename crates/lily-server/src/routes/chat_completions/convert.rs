@@ -1,15 +1,12 @@
-//! From a request to a [`Turn`], and from its events to responses.
+//! From the events of a turn to responses.
 
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
-use lily_engine::GenerateOptions;
-use lily_engine::SamplingParams;
 use lily_text::OutputEvent;
 
 use super::types::ChatCompletion;
 use super::types::ChatCompletionChunk;
-use super::types::ChatRequest;
 use super::types::Choice;
 use super::types::ChunkChoice;
 use super::types::CompletionTokensDetails;
@@ -21,71 +18,17 @@ use super::types::Logprobs;
 use super::types::Message;
 use super::types::PromptTokensDetails;
 use super::types::RankedToken;
-use super::types::SamplingRequest;
 use super::types::ToolCall;
 use super::types::ToolCallDelta;
 use super::types::Usage;
 use crate::error::ApiError;
-use crate::model::Model;
 use crate::sse::Encode;
 use crate::sse::Frame;
 use crate::turn::Event;
 use crate::turn::Outcome;
 use crate::turn::TokenLogprob;
 use crate::turn::TokenText;
-use crate::turn::Turn;
 use crate::worker::Events;
-
-/// Renders the prompt and gathers what the worker needs. Takes a while for long
-/// conversations: not for an async thread.
-pub(super) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError> {
-    let ChatRequest {
-        messages,
-        tools,
-        single_tool_call,
-        mut template_kwargs,
-        max_tokens,
-        stop,
-        sampling,
-        logprobs,
-        // The form of the response is no concern of the turn.
-        stream: _,
-        include_usage: _,
-    } = request;
-    if !template_kwargs.contains_key("enable_thinking") && !model.thinking {
-        template_kwargs.insert("enable_thinking".to_owned(), false.into());
-    }
-    let prompt = model.prompt(&messages, tools.as_deref(), &template_kwargs)?;
-    Ok(Turn {
-        tokenizer: model.tokenizer.clone(),
-        prompt: prompt.tokens,
-        options: GenerateOptions {
-            sampling: merge(sampling, &model.defaults.sampling),
-            max_tokens: max_tokens.or(model.defaults.max_tokens),
-            stop_tokens: model.defaults.stop_tokens.clone(),
-            logprobs,
-        },
-        starts_in_thinking: prompt.starts_in_thinking,
-        tools,
-        stop,
-        single_tool_call,
-    })
-}
-
-/// The sampling asked for, and the model's own where nothing was.
-fn merge(request: SamplingRequest, model: &SamplingParams) -> SamplingParams {
-    SamplingParams {
-        temperature: request.temperature.unwrap_or(model.temperature),
-        top_k: request.top_k.unwrap_or(model.top_k),
-        top_p: request.top_p.unwrap_or(model.top_p),
-        min_p: request.min_p.unwrap_or(model.min_p),
-        presence_penalty: request.presence_penalty.unwrap_or(model.presence_penalty),
-        frequency_penalty: request.frequency_penalty.unwrap_or(model.frequency_penalty),
-        repetition_penalty: request.repetition_penalty.unwrap_or(model.repetition_penalty),
-        logit_bias: request.logit_bias,
-        seed: request.seed,
-    }
-}
 
 /// What all parts of one response have in common.
 pub(super) struct Envelope {

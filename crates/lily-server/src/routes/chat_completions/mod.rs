@@ -11,6 +11,7 @@ use axum::response::Response;
 
 use crate::error::ApiError;
 use crate::middleware::body::JsonBody;
+use crate::request;
 use crate::routes::AppState;
 use crate::sse;
 
@@ -22,9 +23,9 @@ pub(crate) async fn create(
     // Validating copies messages and rendering tokenises them: up to a second
     // for a full context.
     let prepared = tokio::task::spawn_blocking(move || {
-        let request = validate::validate(body, model.tokenizer.len())?;
-        let form = (request.stream, request.include_usage, request.logprobs.is_some());
-        convert::turn(request, &model).map(|turn| (turn, form))
+        let asked = validate::validate(body, model.tokenizer.len())?;
+        let form = (asked.stream, asked.include_usage, asked.logprobs.is_some());
+        request::turn(asked, &model).map(|turn| (turn, form))
     });
     let (turn, (stream, include_usage, with_logprobs)) =
         prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;

@@ -1,39 +1,6 @@
-//! The wire shapes of `/v1/chat/completions`: a request as it was validated, and
-//! the responses as they are written.
+//! The wire shapes of the responses of `/v1/chat/completions`.
 
 use serde::Serialize;
-use serde_json::Map;
-use serde_json::Value;
-
-/// A validated request. `None` means that the default holds.
-#[derive(Debug, Default)]
-pub(crate) struct ChatRequest {
-    pub(crate) messages: Vec<Value>,
-    pub(crate) tools: Option<Vec<Value>>,
-    pub(crate) single_tool_call: bool,
-    pub(crate) template_kwargs: Map<String, Value>,
-    pub(crate) max_tokens: Option<usize>,
-    pub(crate) stop: Vec<String>,
-    pub(crate) sampling: SamplingRequest,
-    /// `Some(n)`: log probabilities, with the `n` likeliest rivals of each token.
-    pub(crate) logprobs: Option<usize>,
-    pub(crate) stream: bool,
-    pub(crate) include_usage: bool,
-}
-
-/// The sampling fields of a request, which every endpoint shares.
-#[derive(Debug, Default)]
-pub(crate) struct SamplingRequest {
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) presence_penalty: Option<f32>,
-    pub(crate) frequency_penalty: Option<f32>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) logit_bias: Vec<(u32, f32)>,
-    pub(crate) seed: Option<u64>,
-}
 
 /// The whole answer in one body.
 #[derive(Debug, Serialize)]

@@ -6,11 +6,11 @@
 use serde_json::Map;
 use serde_json::Value;
 
-use super::types::ChatRequest;
-use super::types::SamplingRequest;
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::json::wrong_type;
+use crate::request::ChatRequest;
+use crate::request::SamplingRequest;
 
 /// Stop strings a request may give; OpenAI takes 4.
 const MAX_STOP_STRINGS: usize = 16;
