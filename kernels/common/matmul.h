@@ -244,7 +244,7 @@ METAL_FUNC void multiply(thread block_sums<B>& sums, threadgroup T* memory, uint
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
-// ---- rows and results ---------------------------------------------------------------------------------------
+// ---- rows ---------------------------------------------------------------------------------------------------
 
 // Rows of a block of a dense product: as they come.
 struct rows_in_order {
@@ -263,36 +263,4 @@ template <int PER_TOKEN> METAL_FUNC uint input_row(thread const rows_of_expert<P
 }
 template <int PER_TOKEN> METAL_FUNC uint output_row(thread const rows_of_expert<PER_TOKEN>& m, uint i) {
   return m.slots[i];
-}
-
-// Writes the sums of a simdgroup through threadgroup memory, 16 rows at a time. GATED: silu(first half) * second half
-// of the columns. n0: first column of the block in the output of N columns.
-template <int N, bool GATED, bool ACCUMULATE, typename T, typename B, typename M, typename O>
-METAL_FUNC void write_sums(thread block_sums<B>& sums, threadgroup float* memory, thread const M& rows, uint n_rows,
-                           uint n0, device O* out, uint sg, uint lane) {
-  constexpr uint LD = block_memory<T, B>::SUMS_LD;
-  constexpr uint COLUMNS = GATED ? B::SN / 2 : B::SN, VECTORS = COLUMNS / 4;
-  threadgroup float* own = memory + sg * 16 * LD;
-  const uint m0 = sg / uint(B::WN) * uint(B::SM);
-  n0 += sg % uint(B::WN) * COLUMNS;
-  UNROLL for (int i = 0; i < int(B::SM / 16); i++) {
-    UNROLL for (int j = 0; j < int(B::SN / 16); j++) tile_store(sums.tile[i][j], own + j * 16, LD);
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-    UNROLL for (int e = 0; e < int(16 * VECTORS / 32); e++) {
-      const uint v = e * 32 + lane, r = v / VECTORS, c = v % VECTORS * 4;
-      const uint row = m0 + i * 16 + r, column = n0 + c;
-      if (row >= n_rows || column >= uint(N)) continue;
-      float4 y = *(threadgroup float4*)(own + r * LD + c);
-      if (GATED) y = silu(y) * *(threadgroup float4*)(own + r * LD + COLUMNS + c);
-      device O* to = out + size_t(output_row(rows, row)) * N + column;
-      if (N % 4 == 0) {
-        store4(to, ACCUMULATE ? load4(to) + y : y);
-      } else {
-        UNROLL for (int t = 0; t < 4; t++) {
-          if (column + t < uint(N)) to[t] = O(ACCUMULATE ? float(to[t]) + y[t] : y[t]);
-        }
-      }
-    }
-    simdgroup_barrier(mem_flags::mem_threadgroup);
-  }
 }

@@ -1,7 +1,7 @@
 // Projections of several rows.
 #pragma once
 #include "common/control.h"
-#include "common/matmul.h"
+#include "common/block_product.h"
 
 // out[t] = x[t] W^T, or out[t] += x[t] W^T (ACCUMULATE)
 //
@@ -23,26 +23,18 @@ template <typename F, typename T, int N, int K, typename B, bool ACCUMULATE, boo
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  typedef typename product_of<T, F, F, K>::kind kind;
+  threadgroup float4 memory[product_memory<T, B, kind>::VECTORS];
   const uint n0 = group.x * uint(B::BN);
-  const matrix_rows<F> matrix = rows_at<F, K>(w, N, 0);
-  w_stage<F, B, B::BN> wr;
-  begin_w<N>(wr, n0, tid);
-  load_w<N, K>(wr, matrix, 0, tid);
-
   LILY_WAIT();
   const uint active = active_rows<ONE>(control);
   rows_in_order rows;
   rows.first = group.y * uint(B::BM);
   if (rows.first >= active) return;
   const uint n_rows = min(active - rows.first, uint(B::BM));
-  x_stage<T, B> xr;
-  begin_x<T, K>(xr, rows, n_rows, tid);
-  load_x(xr, x, 0);
   block_sums<B> sums;
-  no_stage none;
-  multiply<N, K, 1, false>(sums, (threadgroup T*)memory, n_rows, x, xr, matrix, wr, none, none, tid, sg);
-  write_sums<N, false, ACCUMULATE, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+  block_product<N, K, false>(sums, (threadgroup T*)memory, rows, n_rows, x, rows_at<F, K>(w, N, 0), n0, tid, sg, kind());
+  write_sums<N, false, ACCUMULATE, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane, kind());
 }
 
 // out[t] = silu(x[t] Wg^T) * (x[t] Wu^T)
@@ -66,27 +58,17 @@ template <typename FG, typename FU, typename T, typename O, int N, int K, typena
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  typedef typename product_of<T, FG, FU, K>::kind kind;
+  threadgroup float4 memory[product_memory<T, B, kind>::VECTORS];
   const uint n0 = group.x * uint(B::BN / 2);
-  const matrix_rows<FG> gates = rows_at<FG, K>(gate, N, 0);
-  const matrix_rows<FU> ups = rows_at<FU, K>(up, N, 0);
-  w_stage<FG, B, B::BN / 2> gr;
-  w_stage<FU, B, B::BN / 2> ur;
-  begin_w<N>(gr, n0, tid);
-  begin_w<N>(ur, n0, tid);
-  load_w<N, K>(gr, gates, 0, tid);
-  load_w<N, K>(ur, ups, 0, tid);
-
   LILY_WAIT();
   const uint active = active_rows<ONE>(control);
   rows_in_order rows;
   rows.first = group.y * uint(B::BM);
   if (rows.first >= active) return;
   const uint n_rows = min(active - rows.first, uint(B::BM));
-  x_stage<T, B> xr;
-  begin_x<T, K>(xr, rows, n_rows, tid);
-  load_x(xr, x, 0);
   block_sums<B> sums;
-  multiply<N, K, 2, false>(sums, (threadgroup T*)memory, n_rows, x, xr, gates, gr, ups, ur, tid, sg);
-  write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+  block_product<N, K, false>(sums, (threadgroup T*)memory, rows, n_rows, x, rows_at<FG, K>(gate, N, 0),
+                             rows_at<FU, K>(up, N, 0), n0, tid, sg, kind());
+  write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane, kind());
 }

@@ -1,7 +1,7 @@
 // Products of slots that are grouped by expert.
 #pragma once
 #include "common/control.h"
-#include "common/matmul.h"
+#include "common/block_product.h"
 
 // Finds block `index` among the blocks of all experts, ceil(slots / BM) per expert in ascending order: which expert,
 // where its slots start in order, and how many there are. False beyond the last block. Every simdgroup of a
@@ -60,25 +60,19 @@ template <typename F, typename T, int N_EXPERTS, int PER_TOKEN, int N, int K, ty
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  typedef typename product_of<T, F, F, K>::kind kind;
+  threadgroup float4 memory[product_memory<T, B, kind>::VECTORS];
   const uint n0 = group.x * uint(B::BN);
 
   LILY_WAIT();
   uint expert, first, n_rows;
   if (!find_block<N_EXPERTS, B::BM>(offsets, group.y, lane, expert, first, n_rows)) return;
   const matrix_rows<F> matrix = rows_at<F, K>(w, size_t(N_EXPERTS) * N, size_t(expert) * N);
-  w_stage<F, B, B::BN> wr;
-  begin_w<N>(wr, n0, tid);
-  load_w<N, K>(wr, matrix, 0, tid);
   rows_of_expert<PER_TOKEN> rows;
   rows.slots = order + first;
-  x_stage<T, B> xr;
-  begin_x<T, K>(xr, rows, n_rows, tid);
-  load_x(xr, x, 0);
   block_sums<B> sums;
-  no_stage none;
-  multiply<N, K, 1, true>(sums, (threadgroup T*)memory, n_rows, x, xr, matrix, wr, none, none, tid, sg);
-  write_sums<N, false, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+  block_product<N, K, true>(sums, (threadgroup T*)memory, rows, n_rows, x, matrix, n0, tid, sg, kind());
+  write_sums<N, false, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane, kind());
 }
 
 // out[slot] = silu(x[slot / PER_TOKEN] Wg[expert of slot]^T) * (x[slot / PER_TOKEN] Wu[expert of slot]^T)
@@ -101,7 +95,8 @@ template <typename FG, typename FU, typename T, typename O, int N_EXPERTS, int P
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  threadgroup float4 memory[block_memory<T, B>::VECTORS];
+  typedef typename product_of<T, FG, FU, K>::kind kind;
+  threadgroup float4 memory[product_memory<T, B, kind>::VECTORS];
   const uint n0 = group.x * uint(B::BN / 2);
 
   LILY_WAIT();
@@ -109,18 +104,9 @@ template <typename FG, typename FU, typename T, typename O, int N_EXPERTS, int P
   if (!find_block<N_EXPERTS, B::BM>(offsets, group.y, lane, expert, first, n_rows)) return;
   const matrix_rows<FG> gates = rows_at<FG, K>(gate, size_t(N_EXPERTS) * N, size_t(expert) * N);
   const matrix_rows<FU> ups = rows_at<FU, K>(up, size_t(N_EXPERTS) * N, size_t(expert) * N);
-  w_stage<FG, B, B::BN / 2> gr;
-  w_stage<FU, B, B::BN / 2> ur;
-  begin_w<N>(gr, n0, tid);
-  begin_w<N>(ur, n0, tid);
-  load_w<N, K>(gr, gates, 0, tid);
-  load_w<N, K>(ur, ups, 0, tid);
   rows_of_expert<PER_TOKEN> rows;
   rows.slots = order + first;
-  x_stage<T, B> xr;
-  begin_x<T, K>(xr, rows, n_rows, tid);
-  load_x(xr, x, 0);
   block_sums<B> sums;
-  multiply<N, K, 2, true>(sums, (threadgroup T*)memory, n_rows, x, xr, gates, gr, ups, ur, tid, sg);
-  write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane);
+  block_product<N, K, true>(sums, (threadgroup T*)memory, rows, n_rows, x, gates, ups, n0, tid, sg, kind());
+  write_sums<N, true, false, T>(sums, (threadgroup float*)memory, rows, n_rows, n0, out, sg, lane, kind());
 }

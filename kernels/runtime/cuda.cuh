@@ -9,9 +9,11 @@
 #include "runtime/cuda/simd.cuh"
 #include "runtime/cuda/atomic.cuh"
 #include "runtime/cuda/matrix.cuh"
+#include "runtime/cuda/ahead.cuh"
 // Primitives of the kernels that pay to be written for this machine.
 #include "cuda/copy.cuh"
 #include "cuda/dequant.cuh"
 #include "cuda/dot.cuh"
 #include "cuda/tile.cuh"
+#include "cuda/product.cuh"
 }  // namespace metal

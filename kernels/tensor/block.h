@@ -1,5 +1,5 @@
-// The product of a staged block on tensor units (Metal 4, matmul2d): twin of multiply and write_sums in
-// common/matmul.h, with the same staging and the same operands.
+// The product of a staged block on tensor units (Metal 4, matmul2d): twin of multiply in common/matmul.h
+// and of write_sums in common/block_product.h, with the same staging and the same operands.
 //
 // Each simdgroup runs its own operation over what it owns, SM x SN sums of the block, and keeps the sums in a
 // cooperative tensor: its lanes hold them, which lane holds which is the machine's business. Both operands are staged

@@ -7,6 +7,7 @@ use cudarc::driver::{CudaStream, result, sys};
 use lily_kernels::launch::{Binding, Launch};
 use lily_plan::buffer::BufferId;
 
+use crate::ahead::{self, Ahead};
 use crate::device::Chip;
 use crate::error::{CudaError, driver};
 use crate::kernels::Function;
@@ -55,15 +56,13 @@ impl PreparedLaunch {
         weight: impl Fn(lily_plan::buffer::WeightId) -> Address,
     ) -> Result<Self, CudaError> {
         let grid = launch.grid.map(|extent| extent.groups(rows));
-        let arguments: Vec<Argument> = launch
-            .bindings
-            .iter()
-            .map(|binding| match binding {
-                Binding::Region(region) => Argument::Buffer(region.buffer, region.bytes.start),
-                Binding::Weight(id) => Argument::Address(weight(*id)),
-                Binding::Params(bytes) => Argument::Value(bytes.clone()),
-            })
-            .collect();
+        let arguments = launch.bindings.iter().map(|binding| match binding {
+            Binding::Region(region) => Argument::Buffer(region.buffer, region.bytes.start),
+            Binding::Weight(id) => Argument::Address(weight(*id)),
+            Binding::Params(bytes) => Argument::Value(bytes.clone()),
+        });
+        let arguments: Vec<Argument> =
+            arguments.chain([Argument::Value(ahead::words(&[]))]).collect();
         let limits = Limits {
             step,
             threads: function.facts.threads.min(chip.threads),
@@ -73,6 +72,12 @@ impl PreparedLaunch {
         limits.check(grid, launch.threads, &arguments)?;
         let (step, threads) = (step.to_owned(), launch.threads);
         Ok(PreparedLaunch { step, function, grid, threads, arguments })
+    }
+
+    /// Lets it ask for these weights, which a later step reads.
+    pub(crate) fn ask_ahead(&mut self, weights: &[Ahead]) {
+        *self.arguments.last_mut().expect("the last argument is always there") =
+            Argument::Value(ahead::words(weights));
     }
 
     /// The buffers that it reads or writes.

@@ -8,6 +8,7 @@
 //! plan states them), and a need for CUDA when it is built: driver and compiler are opened at run
 //! time, and [`CudaDevice::new`] says what is missing.
 
+mod ahead;
 mod compile;
 mod device;
 mod error;

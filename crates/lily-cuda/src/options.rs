@@ -69,6 +69,9 @@ pub struct CudaOptions {
     pub submission: Submission,
     /// Where steps may start early.
     pub programmatic: Programmatic,
+    /// In plans of one row every step asks for the weights of the step so many steps later; 0: none
+    /// does.
+    pub ahead: usize,
     /// What feeds matrix products of several rows: `Bf16`, on the tensor cores, or exact and slow
     /// `F32`.
     pub activations: Elem,
@@ -84,6 +87,7 @@ impl Default for CudaOptions {
             ordinal: 0,
             submission: Submission::default(),
             programmatic: Programmatic::default(),
+            ahead: 2,
             activations: Elem::Bf16,
             cache: KernelCache::default(),
             tuning: Tuning::nvidia(),
@@ -111,7 +115,7 @@ impl CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
+     early=decode, early=chains, early=all, ahead=N, matmul_block=RxCxMxN, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
      matvec_rows=N, matvec_simdgroups=N, gated_rows=N, gated_simdgroups=N, down_rows=N, \
      scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
@@ -153,13 +157,20 @@ impl CudaOptions {
             Some(("cache", folder)) if !folder.is_empty() => {
                 self.cache = KernelCache::Folder(folder.into());
             }
+            Some(("matmul_block", block)) => {
+                let numbers: Result<Vec<usize>, _> = block.split('x').map(str::parse).collect();
+                let Ok([rows, columns, m, n]) = numbers.as_deref() else { return Err(refused()) };
+                let block = &mut self.tuning.matmul_block;
+                (block.rows, block.columns, block.simdgroups) = (*rows, *columns, (*m, *n));
+            }
+            Some(("ahead", n)) => self.ahead = n.parse().map_err(|_| refused())?,
             Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
             Some((name, n)) => {
                 let n: usize = n.parse().map_err(|_| refused())?;
                 let tuning = &mut self.tuning;
                 let (field, allowed): (_, &[usize]) = match name {
                     "gemm_rows" => (&mut tuning.gemm_rows, &[]),
-                    "expert_tile" => (&mut tuning.expert_tile_rows, &[16, 32, 64]),
+                    "expert_tile" => (&mut tuning.expert_tile_rows, &[16, 32, 64, 128]),
                     "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
                     "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),

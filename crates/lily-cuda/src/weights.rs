@@ -171,11 +171,16 @@ impl WeightStore {
 
     /// Where the weight of that canonical name starts.
     pub(crate) fn address(&self, name: &str) -> Address {
+        self.place(name).0
+    }
+
+    /// Where a weight of the checkpoint lies, and its bytes.
+    pub(crate) fn place(&self, name: &str) -> (Address, u64) {
         let position = self.manifest.position(name);
         let position = position
             .unwrap_or_else(|| panic!("the plan names weight {name}, which the checkpoint lacks"));
         let place = &self.layout.places[position];
-        self.memory.range(place.offset, place.bytes)
+        (self.memory.range(place.offset, place.bytes), place.bytes)
     }
 }
 

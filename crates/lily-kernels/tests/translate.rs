@@ -65,7 +65,8 @@ fn an_instantiation_becomes_an_entry_with_its_buffers_by_index() {
     assert_contains(
         &translated,
         "extern \"C\" __global__ void __launch_bounds__(4 * 32) f_a(const bfloat* x, float* y, \
-         const __grid_constant__ P p) { f<bfloat, 4>(x, y, p); }",
+         const __grid_constant__ P p, const __grid_constant__ ahead_ ahead) \
+         { ask_ahead_(ahead); f<bfloat, 4>(x, y, p); }",
     );
 }
 
@@ -86,7 +87,7 @@ fn arguments_that_are_templates_themselves_are_put_in_whole() {
                   g<affine<4, 64, bfloat>, float>;";
     let translated = cuda(source);
     assert_eq!(translated.entries[0].args, ["affine<4, 64, bfloat>", "float"]);
-    assert_contains(&translated, "g_1(const typename affine<4, 64, bfloat>::word_t* w, float* y)");
+    assert_contains(&translated, "g_1(const typename affine<4, 64, bfloat>::word_t* w, float* y, ");
 }
 
 #[test]

@@ -11,6 +11,7 @@ use lily_kernels::lower::lower;
 use lily_plan::buffer::BufferClass;
 use lily_plan::valid::ValidPlan;
 
+use crate::ahead;
 use crate::compile::Compiler;
 use crate::device::Chip;
 use crate::error::{CudaError, driver};
@@ -139,7 +140,7 @@ impl CudaModel {
     fn prepare_plan(&mut self, plan: ValidPlan) -> Result<PlanId, CudaError> {
         let program = self.lower(&plan)?;
         self.kernels.load(&program)?;
-        let launches = self.launches(&plan, &program)?;
+        let mut launches = self.launches(&plan, &program)?;
         let session = trusted(self.session.with(plan.plan()));
         let ports = Ports::new(&self.context, plan.plan())?;
         let places = places(&plan, &session, &ports);
@@ -154,6 +155,11 @@ impl CudaModel {
             Submission::Chain => Order::chain(&plan),
             _ => Order::of(&plan),
         };
+        if plan.plan().rows == 1 && self.options.ahead > 0 {
+            let place = |name: &str| self.weights.place(name);
+            let (plan, distance) = (plan.plan(), self.options.ahead);
+            ahead::ask(&mut launches, &order, plan, &program, &self.manifest, distance, place);
+        }
         // A new table even where nothing was added: sequences made before lack this plan, and the
         // arena may have moved.
         self.session = Arc::new(session);

@@ -78,7 +78,7 @@ impl Tuning {
     /// For NVIDIA GPUs, measured on one H200: more registers per thread than on Apple GPUs allow larger blocks.
     pub fn nvidia() -> Tuning {
         Tuning {
-            matmul_block: Block { rows: 96, columns: 128, depth: 64, simdgroups: (2, 2) },
+            matmul_block: Block { rows: 64, columns: 128, depth: 64, simdgroups: (1, 4) },
             expert_tile_rows: 64,
             routed_gated: (2, 8),
             attention_heads: 4,

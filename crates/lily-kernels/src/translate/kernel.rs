@@ -315,9 +315,11 @@ pub(crate) fn instantiate(
                     format!("const __grid_constant__ {} {}", put_in(&buffer.element), buffer.name)
                 }
             });
+            let parameters = parameters.chain(["const __grid_constant__ ahead_ ahead".to_owned()]);
             let names: Vec<_> = template.buffers.iter().map(|b| b.name.as_str()).collect();
             format!(
-                "extern \"C\" __global__ void __launch_bounds__({}) {host_name}({}) {{ {call}({}); }}",
+                "extern \"C\" __global__ void __launch_bounds__({}) {host_name}({}) \
+                 {{ ask_ahead_(ahead); {call}({}); }}",
                 max_threads.as_deref().unwrap_or("1024"),
                 parameters.collect::<Vec<_>>().join(", "),
                 names.join(", ")
