@@ -146,6 +146,12 @@ pub(crate) fn wrong_type(param: impl Into<String>, expected: &str, found: &Value
     }
 }
 
+/// `'{param}' is missing`.
+pub(crate) fn missing(param: impl Into<String>) -> ApiError {
+    let param = param.into();
+    ApiError::Field { message: format!("'{param}' is missing"), param, code: "missing_field" }
+}
+
 /// How a user calls this kind of value.
 fn kind(value: &Value) -> &'static str {
     match value {
