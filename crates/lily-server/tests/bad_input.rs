@@ -71,7 +71,7 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         (json!({"stop": ""}), "stop"),
         (json!({"stop": ["a", 1]}), "stop[1]"),
         (json!({"stop": vec!["a"; 17]}), "stop"),
-        (json!({"n": 2}), "n"),
+        (json!({"n": 17}), "n"),
         (json!({"n": 0}), "n"),
         (json!({"logprobs": 1}), "logprobs"),
         (json!({"top_logprobs": 3}), "top_logprobs"),

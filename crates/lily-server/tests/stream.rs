@@ -36,6 +36,9 @@ fn redact(value: &mut Value) {
                     ("id", Some("chatcmpl")) => *value = json!("chatcmpl-*"),
                     ("id", Some("call")) => *value = json!("call_*"),
                     ("created", _) => *value = json!(0),
+                    (name, _) if name.ends_with("_ms") || name.ends_with("_per_second") => {
+                        *value = json!(0.5);
+                    }
                     _ => redact(value),
                 }
             }
@@ -224,6 +227,36 @@ async fn log_probabilities_cover_exactly_the_tokens_of_the_content() {
         event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
     });
     assert_eq!(streamed.collect::<Vec<_>>(), content);
+}
+
+#[tokio::test]
+async fn log_probabilities_of_text_held_back_for_a_stop_string_come_with_it() {
+    // The text a stop string might begin with is held, and either shows later or never does.
+    let texts = |content: &Value| {
+        let tokens = content.as_array().unwrap().iter();
+        let texts: Vec<_> = tokens.map(|token| token["token"].as_str().unwrap()).collect();
+        texts.concat()
+    };
+    for (text, stop, content, tokens) in [
+        ("alpha beta delta", "beta gamma", "alpha beta delta", "alpha beta delta"),
+        ("aaab", "aaaac", "aaab", "aaab"),
+        // A token of which a part shows is there.
+        ("alpha beta gamma delta", "beta gamma", "alpha ", "alpha be"),
+    ] {
+        let server = TestServer::start(vec![Reply::Says(text), Reply::Says(text)]).await;
+        let mut request = chat(json!({"stop": stop, "logprobs": true}));
+        let whole = server.client.chat(&request).await.json()["choices"][0].clone();
+        assert_eq!(whole["message"]["content"], content);
+        let all = &whole["logprobs"]["content"];
+        assert!(texts(all).starts_with(content), "{all}");
+        assert_eq!(texts(all), tokens, "{all}");
+        request["stream"] = json!(true);
+        let events = server.client.chat(&request).await.events();
+        let streamed = events.iter().flat_map(|event| {
+            event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
+        });
+        assert_eq!(&Value::from_iter(streamed), all);
+    }
 }
 
 #[tokio::test]

@@ -56,6 +56,7 @@ fn check_message(path: &str, message: Value) -> Result<(), ApiError> {
     fields.finish()
 }
 
+/// Checks the content of a message; true if it holds nothing but white space.
 fn check_content(path: &str, content: Option<Value>) -> Result<bool, ApiError> {
     let parts = match content {
         None => return Ok(true),
@@ -85,6 +86,8 @@ fn check_content(path: &str, content: Option<Value>) -> Result<bool, ApiError> {
     Ok(blank)
 }
 
+/// Checks a tool call in the history. The arguments may be any text: a client
+/// that replays what a model got wrong must not be locked out for it.
 fn check_tool_call(path: &str, call: Value) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, call)?;
     // Ignored: results are matched to calls by their order.

@@ -27,6 +27,8 @@ pub(crate) struct ChatRequest {
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) single_tool_call: bool,
     pub(crate) template_kwargs: Map<String, Value>,
+    /// Answers; `None`: one.
+    pub(crate) n: Option<usize>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingRequest,
@@ -44,6 +46,7 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         tools,
         single_tool_call,
         mut template_kwargs,
+        n,
         max_tokens,
         stop,
         sampling,
@@ -58,13 +61,15 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
     let prompt = model.prompt(&messages, tools.as_deref(), &template_kwargs)?;
     Ok(Turn {
         tokenizer: model.tokenizer.clone(),
-        prompt: prompt.tokens,
+        prompts: vec![prompt.tokens],
+        n: n.unwrap_or(1),
         options: GenerateOptions {
             sampling: sampling::merge(sampling, &model.defaults.sampling),
             max_tokens: max_tokens.or(model.defaults.max_tokens),
             stop_tokens: model.defaults.stop_tokens.clone(),
             logprobs,
         },
+        plain: false,
         starts_in_thinking: prompt.starts_in_thinking,
         tools,
         stop,

@@ -35,6 +35,14 @@ pub(crate) fn merge(request: SamplingRequest, model: &SamplingParams) -> Samplin
     }
 }
 
+/// Answers that one request may ask for.
+pub(crate) const MAX_ANSWERS: usize = 16;
+
+/// How many answers are wanted.
+pub(crate) fn n(fields: &mut Fields) -> Result<Option<usize>, ApiError> {
+    Ok(fields.integer("n", 1, MAX_ANSWERS as i64)?.map(|n| usize::try_from(n).unwrap_or(1)))
+}
+
 /// Reads the sampling fields. `vocabulary` bounds the ids of `logit_bias`.
 pub(crate) fn sampling(
     fields: &mut Fields,

@@ -42,6 +42,7 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
     Ok(kwargs)
 }
 
+/// `none` switches thinking off; the model knows no other levels.
 fn reasoning_effort(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
     match fields.string("reasoning_effort")? {
         None => Ok(None),

@@ -3,6 +3,7 @@
 mod chat_completions;
 mod health;
 mod models;
+mod openai;
 
 use std::sync::Arc;
 use std::time::SystemTime;

@@ -33,6 +33,7 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<ChatRequest, Ap
         tools,
         single_tool_call,
         template_kwargs: thinking::template_kwargs(&mut fields)?,
+        n: sampling::n(&mut fields)?,
         max_tokens: stop::max_tokens(&mut fields)?,
         stop: stop::stop(&mut fields)?,
         sampling: sampling::sampling(&mut fields, vocabulary)?,
@@ -45,9 +46,6 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<ChatRequest, Ap
 }
 
 fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
-    if fields.integer("n", 1, i64::MAX)?.is_some_and(|n| n != 1) {
-        return Err(ApiError::unsupported("n", "must be 1: one answer is made per request"));
-    }
     if let Some(mut format) = fields
         .value("response_format")
         .map(|value| Fields::new("response_format", value))
