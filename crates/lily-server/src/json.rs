@@ -41,6 +41,11 @@ impl Fields {
         self.object.shift_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether the field is there and not `null`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.object.get(name).is_some_and(|value| !value.is_null())
+    }
+
     pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.value(name) {
             None => Ok(None),

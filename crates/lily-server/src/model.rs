@@ -35,6 +35,26 @@ pub(crate) struct Prompt {
 }
 
 impl Model {
+    /// Switches thinking off where neither the request nor the model wants it.
+    pub(crate) fn default_thinking(&self, kwargs: &mut Map<String, Value>) {
+        if !kwargs.contains_key("enable_thinking") && !self.thinking {
+            kwargs.insert("enable_thinking".to_owned(), false.into());
+        }
+    }
+
+    /// The text of a conversation as the model's template writes it.
+    pub(crate) fn render(
+        &self,
+        messages: &[Value],
+        tools: Option<&[Value]>,
+        kwargs: &Map<String, Value>,
+        add_generation_prompt: bool,
+    ) -> Result<String, ApiError> {
+        let messages = lily_text::normalise_messages(messages)?;
+        let options = RenderOptions { messages: &messages, tools, add_generation_prompt, kwargs };
+        Ok(self.template.render(&options)?)
+    }
+
     /// Renders and tokenises a conversation. Takes a while for long ones: not
     /// for an async thread.
     pub(crate) fn prompt(
@@ -43,13 +63,7 @@ impl Model {
         tools: Option<&[Value]>,
         kwargs: &Map<String, Value>,
     ) -> Result<Prompt, ApiError> {
-        let messages = lily_text::normalise_messages(messages)?;
-        let text = self.template.render(&RenderOptions {
-            messages: &messages,
-            tools,
-            add_generation_prompt: true,
-            kwargs,
-        })?;
+        let text = self.render(messages, tools, kwargs, true)?;
         let tokens = self.tokenizer.encode(&text)?;
         if tokens.is_empty() {
             return Err(ApiError::PromptEmpty);

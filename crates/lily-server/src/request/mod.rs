@@ -9,6 +9,7 @@ pub(crate) mod sampling;
 pub(crate) mod stop;
 pub(crate) mod stream;
 pub(crate) mod thinking;
+pub(crate) mod tokens;
 pub(crate) mod tools;
 
 use lily_engine::GenerateOptions;
@@ -55,16 +56,15 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         stream: _,
         include_usage: _,
     } = request;
-    if !template_kwargs.contains_key("enable_thinking") && !model.thinking {
-        template_kwargs.insert("enable_thinking".to_owned(), false.into());
-    }
+    model.default_thinking(&mut template_kwargs);
     let prompt = model.prompt(&messages, tools.as_deref(), &template_kwargs)?;
+    let defaults = sampling::defaults(&model.defaults.sampling, prompt.starts_in_thinking);
     Ok(Turn {
         tokenizer: model.tokenizer.clone(),
         prompts: vec![prompt.tokens],
         n: n.unwrap_or(1),
         options: GenerateOptions {
-            sampling: sampling::merge(sampling, &model.defaults.sampling),
+            sampling: sampling::merge(sampling, &defaults),
             max_tokens: max_tokens.or(model.defaults.max_tokens),
             stop_tokens: model.defaults.stop_tokens.clone(),
             logprobs,

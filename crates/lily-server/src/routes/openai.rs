@@ -9,6 +9,9 @@ use serde::Serialize;
 use crate::turn;
 use crate::turn::Outcome;
 
+/// Log probabilities below it, infinity too, which JSON lacks, are given as this.
+pub(crate) const LEAST_LOGPROB: f32 = -9999.0;
+
 /// What all parts of one response repeat.
 pub(crate) struct Envelope {
     pub(crate) id: String,

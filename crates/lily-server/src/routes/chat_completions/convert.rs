@@ -18,6 +18,7 @@ use super::types::ToolCall;
 use super::types::ToolCallDelta;
 use crate::error::ApiError;
 use crate::routes::openai::Envelope;
+use crate::routes::openai::LEAST_LOGPROB;
 use crate::routes::openai::Timings;
 use crate::routes::openai::Usage;
 use crate::routes::openai::random_id;
@@ -191,8 +192,7 @@ impl Encode for ChunkEncoder {
 fn content_logprob(logprob: TokenLogprob) -> ContentLogprob {
     let ranked = |(token, logprob): (TokenText, f32)| RankedToken {
         token: String::from_utf8_lossy(&token.0).into_owned(),
-        // JSON has no infinity; this is what OpenAI's API sends for it.
-        logprob: logprob.max(-9999.0),
+        logprob: logprob.max(LEAST_LOGPROB),
         bytes: token.0,
     };
     ContentLogprob {
