@@ -11,6 +11,7 @@ pub(crate) fn ignore(fields: &mut Fields) -> Result<(), ApiError> {
     fields.string("user")?;
     fields.string("safety_identifier")?;
     fields.string("prompt_cache_key")?;
+    fields.string("prompt_cache_retention")?;
     fields.object("metadata")?;
     // Ignored: nothing is ever stored, whichever way it is set.
     fields.boolean("store")?;

@@ -20,6 +20,21 @@ pub(crate) struct SamplingRequest {
     pub(crate) seed: Option<u64>,
 }
 
+/// What the model recommends for answers with or without thinking.
+///
+/// `generation_config.json` holds one set. The published one is meant for
+/// thinking; the model card has another for answers without, which is used then.
+/// Where the file holds any other values, they are somebody's decision and hold
+/// for both.
+pub(crate) fn defaults(model: &SamplingParams, thinking: bool) -> SamplingParams {
+    let published =
+        SamplingParams { temperature: 1.0, top_k: 20, top_p: 0.95, ..SamplingParams::default() };
+    if thinking || *model != published {
+        return model.clone();
+    }
+    SamplingParams { temperature: 0.7, top_p: 0.8, presence_penalty: 1.5, ..published }
+}
+
 /// The sampling asked for, and the model's own where nothing was.
 pub(crate) fn merge(request: SamplingRequest, model: &SamplingParams) -> SamplingParams {
     SamplingParams {

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::json::wrong_type;
 
-/// The variables of the template. Thinking may be switched in three places,
+/// The variables of the template. Thinking may be switched in several places,
 /// which must agree.
 pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
     const NAME: &str = "chat_template_kwargs";
@@ -28,9 +28,12 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
             }
         }
     }
-    let effort = reasoning_effort(fields)?;
-    let flag = fields.boolean("enable_thinking")?;
-    for (name, thinking) in [("enable_thinking", flag), ("reasoning_effort", effort)] {
+    let switches = [
+        ("enable_thinking", fields.boolean("enable_thinking")?),
+        ("reasoning_effort", effort("reasoning_effort", fields.string("reasoning_effort")?)?),
+        ("reasoning", reasoning(fields)?),
+    ];
+    for (name, thinking) in switches {
         let Some(thinking) = thinking.map(Value::Bool) else { continue };
         match kwargs.get("enable_thinking") {
             Some(other) if *other != thinking => {
@@ -42,17 +45,38 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
     Ok(kwargs)
 }
 
-/// `none` switches thinking off; the model knows no other levels.
-fn reasoning_effort(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
-    match fields.string("reasoning_effort")? {
+/// Whether a level of effort means thinking. The model knows thinking and not
+/// thinking only, and many clients send some level with every request: the
+/// lowest two switch thinking off, all others leave the length to the model.
+fn effort(param: &str, effort: Option<String>) -> Result<Option<bool>, ApiError> {
+    match effort.as_deref() {
         None => Ok(None),
-        Some(effort) if effort == "none" => Ok(Some(false)),
-        Some(effort) => Err(ApiError::unsupported(
-            "reasoning_effort",
-            format_args!(
-                "must be \"none\", not {effort:?}: the model has no levels of effort, \
-                 and thinks unless 'enable_thinking' is false"
-            ),
+        Some("none" | "minimal") => Ok(Some(false)),
+        Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(Some(true)),
+        Some(other) => Err(ApiError::field(
+            param,
+            format_args!("must be none, minimal, low, medium, high, xhigh or max, not {other:?}"),
         )),
+    }
+}
+
+/// The object in which clients of routers send the same switch.
+fn reasoning(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
+    let Some(object) = fields.value("reasoning") else { return Ok(None) };
+    let mut object = Fields::new("reasoning", object)?;
+    let enabled = object.boolean("enabled")?;
+    let effort = effort("reasoning.effort", object.string("effort")?)?;
+    if object.boolean("exclude")? == Some(true) {
+        return Err(ApiError::unsupported(
+            "reasoning.exclude",
+            "must be false: reasoning comes in a field of its own",
+        ));
+    }
+    object.finish()?;
+    match (enabled, effort) {
+        (Some(enabled), Some(effort)) if enabled != effort => {
+            Err(ApiError::field("reasoning.effort", "contradicts 'reasoning.enabled'"))
+        }
+        _ => Ok(enabled.or(effort)),
     }
 }

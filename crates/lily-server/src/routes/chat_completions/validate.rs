@@ -67,9 +67,22 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
     {
         return Err(ApiError::unsupported("modalities", "must be [\"text\"]"));
     }
-    for name in
-        ["audio", "function_call", "functions", "prediction", "verbosity", "web_search_options"]
-    {
+    if fields.string("verbosity")?.is_some_and(|verbosity| verbosity != "medium") {
+        return Err(ApiError::unsupported(
+            "verbosity",
+            "must be \"medium\": the model has no levels of it",
+        ));
+    }
+    if fields.boolean("add_generation_prompt")? == Some(false) {
+        return Err(ApiError::unsupported("add_generation_prompt", "must be true"));
+    }
+    if fields.boolean("continue_final_message")? == Some(true) {
+        return Err(ApiError::unsupported(
+            "continue_final_message",
+            "must be false: every answer is a message of its own",
+        ));
+    }
+    for name in ["audio", "function_call", "functions", "prediction", "web_search_options"] {
         if fields.value(name).is_some() {
             return Err(ApiError::unsupported(name, "is not supported"));
         }
