@@ -29,6 +29,7 @@ mod generator;
 mod json;
 mod middleware;
 mod model;
+mod openapi;
 mod options;
 mod request;
 mod routes;

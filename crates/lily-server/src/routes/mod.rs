@@ -2,6 +2,7 @@
 
 mod chat_completions;
 mod completions;
+mod describe;
 mod health;
 mod models;
 mod openai;
@@ -96,6 +97,7 @@ pub fn router(state: AppState) -> Router {
         .route_layer(from_fn_with_state(state.clone(), auth::require_key));
     Router::new()
         .route("/health", get(health::health))
+        .route("/openapi.json", get(describe::describe))
         .merge(api)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
