@@ -116,7 +116,9 @@ impl Fields {
         let path = self.path(name);
         let Some(number) = value.as_f64() else { return Err(wrong_type(path, "a number", &value)) };
         if (low..=high).contains(&number) {
-            Ok(Some(number as f32))
+            // What is not 0 must not become 0, which may mean something else.
+            let narrow = number as f32;
+            Ok(Some(if narrow == 0.0 && number > 0.0 { f32::MIN_POSITIVE } else { narrow }))
         } else {
             Err(ApiError::field(
                 path,

@@ -77,7 +77,7 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"logprobs": true, "top_logprobs": 21}), "top_logprobs"),
         (json!({"stream": "yes"}), "stream"),
-        (json!({"stream_options": {"include_usage": true}}), "stream_options"),
+        (json!({"stream_options": {"include_usage": true}}), "stream_options.include_usage"),
         (json!({"stream": true, "stream_options": 1}), "stream_options"),
         (json!({"stream": true, "stream_options": {"usage": true}}), "stream_options.usage"),
         (tool(json!("get_weather")), "tools[0]"),
