@@ -18,7 +18,15 @@ ON = ("low", "medium", "high", "xhigh", "max")
 OFF = ("none", "minimal")
 
 
-def rules_hold(body, vocabulary):
+def is_begun(message):
+    """Whether an answer can go on from a message."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    return message["role"] == "assistant" and content.strip() and not message.get("tool_calls")
+
+
+def rules_hold(body, vocabulary, answers):
     """Whether a body keeps the rules that bind several fields, which the document tells in words."""
 
     objects = ("stream_options", "chat_template_kwargs", "reasoning")
@@ -28,6 +36,8 @@ def rules_hold(body, vocabulary):
     on = True in flags or any(effort in ON for effort in efforts)
     off = False in flags or any(effort in OFF for effort in efforts)
     limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name)]
+    goes_on = body.get("continue_final_message") is True
+    opens = body.get("add_generation_prompt")
     n = body.get("n") or 1
     prompt = body.get("prompt")
     prompts = len(prompt) if isinstance(prompt, list) else 1
@@ -37,6 +47,8 @@ def rules_hold(body, vocabulary):
         or (body.get("top_logprobs") and not body.get("logprobs"))
         or (len(limits) == 2 and limits[0] != limits[1])
         or (on and off)
+        or (goes_on and (opens is True or not is_begun(body["messages"][-1])))
+        or (opens is False and not goes_on and answers)
         or ("prompt" in body and body.get("max_tokens") == 0 and body.get("echo") is not True)
         or (body.get("echo") and body.get("logprobs") is not None)
         or (body.get("best_of") is not None and body["best_of"] != n)
@@ -80,5 +92,5 @@ else:
         """In place of schemathesis' own check, which knows no rules in words."""
         body, vocabulary = case.body, int(os.environ["LILY_VOCABULARY"])
         right = case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE
-        if right and isinstance(body, dict) and rules_hold(body, vocabulary):
+        if right and isinstance(body, dict) and rules_hold(body, vocabulary, case.path != "/tokenize"):
             assert response.status_code == 200, f"{response.status_code}: {response.text}"

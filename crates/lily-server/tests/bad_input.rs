@@ -91,6 +91,10 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         (json!({"verbosity": "low"}), "verbosity"),
         (json!({"continue_final_message": true}), "continue_final_message"),
         (json!({"add_generation_prompt": false}), "add_generation_prompt"),
+        (
+            json!({"continue_final_message": true, "add_generation_prompt": true}),
+            "add_generation_prompt",
+        ),
         (json!({"reasoning": true}), "reasoning"),
         (json!({"reasoning": {"enabled": true}}), "reasoning"),
         (json!({"reasoning": {"enabled": true, "effort": "none"}}), "reasoning.effort"),

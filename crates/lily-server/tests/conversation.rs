@@ -106,6 +106,42 @@ async fn reasoning_comes_back_in_under_any_of_its_names() {
 }
 
 #[tokio::test]
+async fn an_answer_may_go_on_where_the_last_message_leaves_off() {
+    let server = TestServer::start(vec![Reply::Says(" is Tokyo.")]).await;
+    let begun = |message: Value| {
+        chat(json!({
+            "messages": [{"role": "user", "content": "The capital is the capital?"}, message],
+            "continue_final_message": true,
+            "add_generation_prompt": false,
+        }))
+    };
+    let body = begun(json!({"role": "assistant", "content": "The capital "}));
+    let completed = server.client.chat(&body).await.json();
+    assert_eq!(completed["choices"][0]["message"]["content"], " is Tokyo.");
+    let text = server.calls.recv().unwrap().prompt;
+    let expected = "<|im_start|>user\nThe capital is the capital?<|im_end|>\n\
+        <|im_start|>assistant\n<think>\n\n</think>\n\nThe capital";
+    assert_eq!(text, expected);
+    let marker =
+        begun(json!({"role": "assistant", "content": [{"type": "text", "text": "im_end"}]}));
+    assert_eq!(server.client.chat(&marker).await.status, 200);
+    assert!(server.calls.recv().unwrap().prompt.ends_with("</think>\n\nim_end"));
+    let tokens = server.client.post("/tokenize", &body).await.json();
+    assert_eq!(tokens["count"], completed["usage"]["prompt_tokens"]);
+
+    for message in [
+        json!({"role": "assistant", "content": " "}),
+        json!({"role": "assistant", "content": "a", "tool_calls": [{"function": {"name": "f"}}]}),
+        json!({"role": "tool", "content": "a"}),
+        json!({"role": "system", "content": "a"}),
+    ] {
+        let response = server.client.chat(&begun(message)).await;
+        assert_eq!(response.status, 400, "{}", response.body);
+        assert_eq!(response.error("param"), "continue_final_message");
+    }
+}
+
+#[tokio::test]
 async fn a_level_of_effort_switches_thinking_and_nothing_else() {
     let server = TestServer::start(Vec::new()).await;
     for (fields, thinks) in [

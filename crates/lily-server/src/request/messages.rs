@@ -20,6 +20,19 @@ pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
     Ok(messages)
 }
 
+/// Whether the answer goes on where the last message leaves off, which two
+/// switches must agree on.
+pub(crate) fn continues(fields: &mut Fields) -> Result<bool, ApiError> {
+    let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
+    match fields.boolean("add_generation_prompt")? {
+        Some(generation_prompt) if generation_prompt == continues => Err(ApiError::field(
+            "add_generation_prompt",
+            "must be true, or false with 'continue_final_message'",
+        )),
+        _ => Ok(continues),
+    }
+}
+
 fn check_message(path: &str, message: Value) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, message)?;
     let role = fields.string("role")?.ok_or_else(|| missing(fields.path("role")))?;

@@ -28,6 +28,8 @@ pub(crate) struct ChatRequest {
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) single_tool_call: bool,
     pub(crate) template_kwargs: Map<String, Value>,
+    /// Go on where the last message, the assistant's, leaves off.
+    pub(crate) continues: bool,
     /// Answers; `None`: one.
     pub(crate) n: Option<usize>,
     pub(crate) max_tokens: Option<usize>,
@@ -47,6 +49,7 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         tools,
         single_tool_call,
         mut template_kwargs,
+        continues,
         n,
         max_tokens,
         stop,
@@ -57,7 +60,10 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         include_usage: _,
     } = request;
     model.default_thinking(&mut template_kwargs);
-    let prompt = model.prompt(&messages, tools.as_deref(), &template_kwargs)?;
+    let prompt = match continues {
+        true => model.continuation(&messages, tools.as_deref(), &template_kwargs)?,
+        false => model.prompt(&messages, tools.as_deref(), &template_kwargs)?,
+    };
     let defaults = sampling::defaults(&model.defaults.sampling, prompt.starts_in_thinking);
     Ok(Turn {
         tokenizer: model.tokenizer.clone(),

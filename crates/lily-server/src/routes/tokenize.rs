@@ -77,13 +77,20 @@ fn chat(mut fields: Fields, model: &Model) -> Result<Vec<u32>, ApiError> {
     let messages = messages::messages(&mut fields)?;
     let (tools, _) = tools::tools(&mut fields)?;
     let mut kwargs = thinking::template_kwargs(&mut fields)?;
-    let generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(true);
-    if fields.boolean("continue_final_message")? == Some(true) {
-        return Err(ApiError::unsupported("continue_final_message", "must be false"));
+    let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
+    let generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
+    if continues && generation_prompt {
+        return Err(ApiError::field(
+            "add_generation_prompt",
+            "must be false with 'continue_final_message'",
+        ));
     }
     fields.finish()?;
     model.default_thinking(&mut kwargs);
-    let text = model.render(&messages, tools.as_deref(), &kwargs, generation_prompt)?;
+    let text = match continues {
+        true => model.render_open(&messages, tools.as_deref(), &kwargs)?,
+        false => model.render(&messages, tools.as_deref(), &kwargs, generation_prompt)?,
+    };
     Ok(model.tokenizer.encode(&text)?)
 }
 

@@ -33,6 +33,7 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<ChatRequest, Ap
         tools,
         single_tool_call,
         template_kwargs: thinking::template_kwargs(&mut fields)?,
+        continues: messages::continues(&mut fields)?,
         n: sampling::n(&mut fields)?,
         max_tokens: stop::max_tokens(&mut fields)?,
         stop: stop::stop(&mut fields)?,
@@ -71,15 +72,6 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
         return Err(ApiError::unsupported(
             "verbosity",
             "must be \"medium\": the model has no levels of it",
-        ));
-    }
-    if fields.boolean("add_generation_prompt")? == Some(false) {
-        return Err(ApiError::unsupported("add_generation_prompt", "must be true"));
-    }
-    if fields.boolean("continue_final_message")? == Some(true) {
-        return Err(ApiError::unsupported(
-            "continue_final_message",
-            "must be false: every answer is a message of its own",
         ));
     }
     for name in ["audio", "function_call", "functions", "prediction", "web_search_options"] {
