@@ -113,9 +113,43 @@ def a_tool_is_called_and_its_result_used():
     assert choice.finish_reason == "stop" and "21" in choice.message.content, choice
 
 
+def several_answers_have_their_indices():
+    fields = {"n": 3, "temperature": 2, "seed": 7, "max_tokens": 16}
+    whole = client.chat.completions.create(
+        model=MODEL, messages=CAPITAL, extra_body=OFF, **fields
+    )
+    assert [choice.index for choice in whole.choices] == [0, 1, 2], whole
+    chunks = client.chat.completions.create(
+        model=MODEL, messages=CAPITAL, extra_body=OFF, stream=True, **fields
+    )
+    texts = ["", "", ""]
+    for chunk in chunks:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.delta.content or ""
+    assert texts == [choice.message.content for choice in whole.choices], texts
+
+
+def text_is_completed():
+    prompt = (
+        f"<|im_start|>user\n{CAPITAL[0]['content']}<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\n\n</think>\n\n"
+    )
+    fields = {"model": MODEL, "prompt": [prompt, prompt], "temperature": 0, "max_tokens": 32}
+    completion = client.completions.create(**fields, logprobs=2)
+    assert [choice.text for choice in completion.choices] == [ANSWER, ANSWER], completion
+    logprobs = completion.choices[0].logprobs
+    assert "".join(logprobs.tokens) == ANSWER, logprobs
+    assert logprobs.text_offset[0] == 0 and len(logprobs.top_logprobs[0]) >= 2, logprobs
+    chunks = client.completions.create(**fields, echo=True, stream=True)
+    texts = ["", ""]
+    for chunk in chunks:
+        texts[chunk.choices[0].index] += chunk.choices[0].text
+    assert texts == [prompt + ANSWER] * 2, texts
+
+
 def mistakes_raise_the_client_s_own_errors():
     for fields, param in [
-        ({"n": 2}, "n"),
+        ({"n": 17}, "n"),
         ({"stop": [""]}, "stop"),
         ({"response_format": {"type": "json_object"}}, "response_format.type"),
         ({"extra_body": {"no_such_field": 1}}, "no_such_field"),
@@ -145,6 +179,8 @@ for check in [
     a_limit_inside_thinking_is_length,
     log_probabilities_come_with_the_content,
     a_tool_is_called_and_its_result_used,
+    several_answers_have_their_indices,
+    text_is_completed,
     mistakes_raise_the_client_s_own_errors,
 ]:
     check()

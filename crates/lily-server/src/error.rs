@@ -103,6 +103,12 @@ pub(crate) enum ApiError {
         /// Path of the request.
         path: String,
     },
+    /// A route of OpenAI's API that a text model has nothing for.
+    #[error("{endpoint} is not supported: this server answers with text only")]
+    UnsupportedRoute {
+        /// Path of the endpoint.
+        endpoint: &'static str,
+    },
     /// The route exists, the method does not.
     #[error("{path} does not take {method}")]
     Method {
@@ -198,6 +204,9 @@ impl ApiError {
                 (StatusCode::UNAUTHORIZED, "authentication_error", Some("invalid_api_key"))
             }
             ApiError::UnknownRoute { .. } => (StatusCode::NOT_FOUND, REQUEST, Some("unknown_url")),
+            ApiError::UnsupportedRoute { .. } => {
+                (StatusCode::NOT_FOUND, REQUEST, Some("unsupported_endpoint"))
+            }
             ApiError::UnknownModel { .. } => {
                 (StatusCode::NOT_FOUND, REQUEST, Some("model_not_found"))
             }

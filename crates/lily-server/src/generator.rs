@@ -107,6 +107,8 @@ fn answer(
     cancel: &CancelToken,
     sink: &mut Sink<'_>,
 ) -> Result<FinishReason, EngineError> {
+    // A receiver that has enough ends this generation, not what else the caller's token covers.
+    let cancel = &cancel.child();
     // The prefill hook and the loop below use the sink by turns; the lock is
     // never waited for.
     let sink = Mutex::new(sink);

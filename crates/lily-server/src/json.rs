@@ -41,6 +41,11 @@ impl Fields {
         self.object.shift_remove(name).filter(|value| !value.is_null())
     }
 
+    /// Whether the field is there and not `null`.
+    pub(crate) fn has(&self, name: &str) -> bool {
+        self.object.get(name).is_some_and(|value| !value.is_null())
+    }
+
     pub(crate) fn boolean(&mut self, name: &str) -> Result<Option<bool>, ApiError> {
         match self.value(name) {
             None => Ok(None),
@@ -111,7 +116,9 @@ impl Fields {
         let path = self.path(name);
         let Some(number) = value.as_f64() else { return Err(wrong_type(path, "a number", &value)) };
         if (low..=high).contains(&number) {
-            Ok(Some(number as f32))
+            // What is not 0 must not become 0, which may mean something else.
+            let narrow = number as f32;
+            Ok(Some(if narrow == 0.0 && number > 0.0 { f32::MIN_POSITIVE } else { narrow }))
         } else {
             Err(ApiError::field(
                 path,
@@ -144,6 +151,12 @@ pub(crate) fn wrong_type(param: impl Into<String>, expected: &str, found: &Value
         param,
         code: "invalid_type",
     }
+}
+
+/// `'{param}' is missing`.
+pub(crate) fn missing(param: impl Into<String>) -> ApiError {
+    let param = param.into();
+    ApiError::Field { message: format!("'{param}' is missing"), param, code: "missing_field" }
 }
 
 /// How a user calls this kind of value.

@@ -10,7 +10,8 @@
 //! What cannot be honoured is refused by name: an unknown field, a value out of
 //! range or a feature that is not there is a 4xx that names the field, never
 //! something silently ignored. Fields without effect (`user`, `metadata`, …) are
-//! listed with the reason in the `validate` module of the route.
+//! listed with the reason where they are read: in the `validate` module of the
+//! route, or in `request`, which holds what several routes read alike.
 //!
 //! Deliberately absent: anything about tensors, loading a model, batching, and
 //! any state between requests.
@@ -18,8 +19,11 @@
 //! # Routes
 //! | | |
 //! |---|---|
-//! | `POST /v1/chat/completions` | streaming or not, tools, thinking, log probabilities |
+//! | `POST /v1/chat/completions` | streaming or not, tools, thinking, log probabilities, several answers |
+//! | `POST /v1/completions` | text that goes on from a prompt |
+//! | `POST /tokenize`, `POST /detokenize` | text or a conversation to tokens, and back |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
+//! | `GET /openapi.json` | all of this for programs: `openapi/` holds a file for each group of routes |
 //! | `GET /health` | 200 `ok`, or 503 while the worker is loading or dead |
 
 #![forbid(unsafe_code)]
@@ -29,6 +33,7 @@ mod generator;
 mod json;
 mod middleware;
 mod model;
+mod openapi;
 mod options;
 mod request;
 mod routes;

@@ -20,6 +20,7 @@ use serde::Serialize;
 
 use crate::error::ApiError;
 use crate::turn::Event;
+use crate::turn::Finish;
 use crate::turn::Outcome;
 use crate::turn::TokenLogprob;
 use crate::worker::Events;
@@ -56,9 +57,19 @@ impl Frame {
 pub(crate) trait Encode: Send + 'static {
     /// What goes out before anything has happened.
     fn start(&mut self) -> Vec<Frame>;
-    /// A piece of the answer.
-    fn output(&mut self, event: OutputEvent, logprobs: Vec<TokenLogprob>) -> Vec<Frame>;
-    /// The end of the answer and of the stream.
+    /// A piece of an answer. Only turns with several answers have a `choice` that is not 0.
+    fn output(
+        &mut self,
+        choice: usize,
+        event: OutputEvent,
+        logprobs: Vec<TokenLogprob>,
+    ) -> Vec<Frame>;
+    /// The end of one answer. Where there is one only, [`Encode::finish`] follows at once and tells
+    /// as much.
+    fn complete(&mut self, _choice: usize, _finish: Finish) -> Vec<Frame> {
+        Vec::new()
+    }
+    /// The end of all answers and of the stream.
     fn finish(&mut self, outcome: Outcome) -> Vec<Frame>;
 }
 
@@ -101,7 +112,10 @@ impl Stream for Frames {
                     vec![Frame::comment(format!("prefill {done}/{total}"))]
                 }
                 Event::Prefill { .. } => Vec::new(),
-                Event::Output { event, logprobs } => self.encoder.output(event, logprobs),
+                Event::Output { choice, event, logprobs } => {
+                    self.encoder.output(choice, event, logprobs)
+                }
+                Event::Complete { choice, finish } => self.encoder.complete(choice, finish),
                 Event::Finished(outcome) => self.encoder.finish(outcome),
                 Event::Failed(error) => {
                     tracing::error!(%error, "a stream failed");

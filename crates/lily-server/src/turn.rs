@@ -1,14 +1,21 @@
-//! One turn of the model: tokens in, text, reasoning and tool calls out.
+//! One turn of the model: tokens in, text, reasoning and tool calls out. A turn
+//! may hold several answers (`n`, several prompts), which have one place in the
+//! queue and are made one after another.
 //!
 //! Streaming or not, every endpoint reads the same events, so both forms of an
 //! answer hold the same text.
 
+use std::collections::VecDeque;
 use std::ops::ControlFlow;
+use std::ops::Range;
+use std::time::Duration;
+use std::time::Instant;
 
 use lily_engine::CancelToken;
 use lily_engine::FinishReason;
 use lily_engine::GenerateOptions;
 use lily_engine::GeneratedToken;
+use lily_text::Located;
 use lily_text::OutputEvent;
 use lily_text::OutputParser;
 use lily_text::ParserOptions;
@@ -24,9 +31,14 @@ use crate::generator::Step;
 /// All that the worker needs to know of a request.
 pub(crate) struct Turn {
     pub(crate) tokenizer: Tokenizer,
-    pub(crate) prompt: Vec<u32>,
+    /// Each is answered for itself.
+    pub(crate) prompts: Vec<Vec<u32>>,
+    /// Answers to each prompt: that to prompt `p` with number `a` is choice `p * n + a`.
+    pub(crate) n: usize,
     pub(crate) options: GenerateOptions,
-    /// The prompt ends inside a think block.
+    /// The answer is text and nothing else: no markup means anything in it.
+    pub(crate) plain: bool,
+    /// The prompts end inside a think block.
     pub(crate) starts_in_thinking: bool,
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) stop: Vec<String>,
@@ -39,23 +51,41 @@ pub(crate) struct Turn {
 pub(crate) enum Event {
     /// This many tokens of the prompt are done.
     Prefill { done: usize, total: usize },
-    /// A piece of the answer. Log probabilities come with content only: those of
+    /// A piece of an answer. Log probabilities come with content only: those of
     /// the tokens that the piece was made of.
-    Output { event: OutputEvent, logprobs: Vec<TokenLogprob> },
-    /// The turn has ended well.
+    Output { choice: usize, event: OutputEvent, logprobs: Vec<TokenLogprob> },
+    /// An answer is complete; others may follow.
+    Complete { choice: usize, finish: Finish },
+    /// The turn has ended well, every answer of it.
     Finished(Outcome),
     /// The turn has ended badly.
     Failed(ApiError),
 }
 
-/// How a turn ended and what it took.
+/// How a turn ended and what it took, all answers together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Outcome {
+    /// Why the last answer ended.
     pub(crate) finish: Finish,
+    /// Tokens of the prompts, each counted once however many answers it got.
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
     /// Those of the completion that came before the end of thinking.
     pub(crate) reasoning_tokens: usize,
+    pub(crate) timings: Timings,
+}
+
+/// Where the time of a turn went once it had begun to run.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Timings {
+    /// Prompt tokens that the device ran, once for each answer.
+    pub(crate) prefill_tokens: usize,
+    /// Up to the first token of each answer.
+    pub(crate) prefill: Duration,
+    /// Tokens after the first one of each answer.
+    pub(crate) decode_tokens: usize,
+    /// From the first token of each answer to its end.
+    pub(crate) decode: Duration,
 }
 
 /// Why a turn ended.
@@ -107,42 +137,70 @@ impl Turn {
         cancel: &CancelToken,
         events: &UnboundedSender<Event>,
     ) -> Result<(), GeneratorLost> {
-        let mut reader = Reader::new(self, events);
-        let result =
-            generator.generate(
-                &self.prompt,
-                self.options.clone(),
-                cancel,
-                &mut |step| match step {
+        let mut total = Outcome {
+            finish: Finish::Stop,
+            prompt_tokens: self.prompts.iter().map(Vec::len).sum(),
+            completion_tokens: 0,
+            reasoning_tokens: 0,
+            timings: Timings::default(),
+        };
+        let answers = self.prompts.iter().flat_map(|prompt| (0..self.n).map(move |n| (prompt, n)));
+        for (choice, (prompt, n)) in answers.enumerate() {
+            let mut reader = Reader::new(self, choice, events);
+            let result =
+                generator.generate(prompt, self.options(n), cancel, &mut |step| match step {
                     Step::Prefill { done, total } => reader.send(Event::Prefill { done, total }),
                     Step::Token(token) => reader.token(token),
-                },
-            );
-        let last = match result {
-            // Only the shutdown cancels a turn that somebody still listens to.
-            Ok(FinishReason::Cancelled) if !reader.complete => {
-                Event::Failed(ApiError::ShuttingDown)
+                });
+            match result {
+                // Only the shutdown cancels a turn that somebody still listens to.
+                Ok(FinishReason::Cancelled) if !reader.complete => {
+                    let _ = events.send(Event::Failed(ApiError::ShuttingDown));
+                    return Ok(());
+                }
+                Ok(reason) => {
+                    total.finish = reader.finish(reason);
+                    reader.add_to(&mut total, prompt.len());
+                }
+                Err(error @ GenerateError::Lost(_)) => {
+                    tracing::error!(%error, "generation ended for good");
+                    return Err(GeneratorLost);
+                }
+                Err(error) => {
+                    let _ = events.send(Event::Failed(ApiError::from(error)));
+                    return Ok(());
+                }
             }
-            Ok(reason) => Event::Finished(reader.finish(reason)),
-            Err(error @ GenerateError::Lost(_)) => {
-                tracing::error!(%error, "generation ended for good");
-                return Err(GeneratorLost);
-            }
-            Err(error) => Event::Failed(ApiError::from(error)),
-        };
+        }
         // Nobody listening is the client's choice, not an error.
-        let _ = events.send(last);
+        let _ = events.send(Event::Finished(total));
         Ok(())
+    }
+
+    /// What the generator is asked for answer `n` of a prompt. The first one has the seed of the
+    /// request, so that asking for more changes nothing about it; the others have seeds that follow
+    /// from it.
+    fn options(&self, n: usize) -> GenerateOptions {
+        // 2^64 by the golden ratio: the seeds of neighbouring requests share no answer.
+        const STRIDE: u64 = 0x9e37_79b9_7f4a_7c15;
+        let mut options = self.options.clone();
+        let nth = |seed: u64| seed.wrapping_add((n as u64).wrapping_mul(STRIDE));
+        options.sampling.seed = options.sampling.seed.map(nth);
+        options
     }
 }
 
 /// Turns tokens into events.
 struct Reader<'a> {
     turn: &'a Turn,
+    choice: usize,
     events: &'a UnboundedSender<Event>,
     parser: OutputParser,
-    /// Tokens whose text has not come out of the parser yet.
-    pending: Vec<TokenLogprob>,
+    /// Tokens whose text has not come out of the parser yet, each with the place of its bytes in
+    /// the answer.
+    pending: VecDeque<(Range<usize>, TokenLogprob)>,
+    start: Instant,
+    first_token: Option<Instant>,
     completion_tokens: usize,
     reasoning_tokens: usize,
     thinking: bool,
@@ -152,17 +210,21 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(turn: &'a Turn, events: &'a UnboundedSender<Event>) -> Reader<'a> {
+    fn new(turn: &'a Turn, choice: usize, events: &'a UnboundedSender<Event>) -> Reader<'a> {
         let options = ParserOptions {
             starts_in_thinking: turn.starts_in_thinking,
             tools: turn.tools.clone(),
             stop: turn.stop.clone(),
+            plain: turn.plain,
         };
         Reader {
             turn,
+            choice,
             events,
             parser: OutputParser::new(&turn.tokenizer, options),
-            pending: Vec::new(),
+            pending: VecDeque::new(),
+            start: Instant::now(),
+            first_token: None,
             completion_tokens: 0,
             reasoning_tokens: 0,
             thinking: turn.starts_in_thinking,
@@ -180,15 +242,19 @@ impl<'a> Reader<'a> {
 
     fn token(&mut self, token: GeneratedToken) -> ControlFlow<()> {
         self.completion_tokens += 1;
+        self.first_token.get_or_insert_with(Instant::now);
+        let start = self.parser.position();
+        let output = self.parser.push_located(token.id);
         if let Some(logprobs) = &token.logprobs {
-            self.pending.push(TokenLogprob {
+            let logprob = TokenLogprob {
                 token: self.text(token.id),
                 logprob: logprobs.logprob,
                 top: logprobs.top.iter().map(|&(id, value)| (self.text(id), value)).collect(),
-            });
+            };
+            self.pending.push_back((start..self.parser.position(), logprob));
         }
-        let output = self.parser.push(token.id);
-        self.thinking &= output.iter().all(|event| matches!(event, OutputEvent::Reasoning(_)));
+        let reasoning = |output: &Located| matches!(output.event, OutputEvent::Reasoning(_));
+        self.thinking &= output.iter().all(reasoning);
         self.reasoning_tokens += usize::from(self.thinking);
         self.forward(output)?;
         if self.parser.stopped() {
@@ -202,18 +268,15 @@ impl<'a> Reader<'a> {
         TokenText(bytes.unwrap_or_default().to_vec())
     }
 
-    fn forward(&mut self, output: Vec<OutputEvent>) -> ControlFlow<()> {
-        let content = output.iter().any(|event| matches!(event, OutputEvent::Content(_)));
-        if !content && !output.is_empty() {
-            self.pending.clear();
-        }
-        for event in output {
-            let logprobs = match &event {
-                OutputEvent::Content(text) => self.tokens_of(text),
-                _ => Vec::new(),
-            };
+    fn forward(&mut self, output: Vec<Located>) -> ControlFlow<()> {
+        for Located { event, span } in output {
+            if !matches!(event, OutputEvent::Content(_)) {
+                // No content is held back any more: only the newest token can have some.
+                self.pending.drain(..self.pending.len().saturating_sub(1));
+            }
+            let logprobs = self.tokens_of(&span);
             let call_ended = matches!(event, OutputEvent::ToolCallEnd { .. });
-            self.send(Event::Output { event, logprobs })?;
+            self.send(Event::Output { choice: self.choice, event, logprobs })?;
             self.finished_calls += usize::from(call_ended);
             if call_ended && self.turn.single_tool_call {
                 self.complete = true;
@@ -223,21 +286,17 @@ impl<'a> Reader<'a> {
         ControlFlow::Continue(())
     }
 
-    /// The pending tokens that `text` was made of: the shortest tail that covers
-    /// it. Those before it were markup or white space that no client sees.
-    fn tokens_of(&mut self, text: &str) -> Vec<TokenLogprob> {
-        let mut pending = std::mem::take(&mut self.pending);
-        let mut covered = 0;
-        let tail = pending.iter().rposition(|logprob| {
-            covered += logprob.token.0.len();
-            covered >= text.len()
-        });
-        pending.split_off(tail.unwrap_or(0))
+    /// The pending tokens that have bytes in `span`. Those before them were reasoning, markup or
+    /// white space that is not part of the content.
+    fn tokens_of(&mut self, span: &Range<usize>) -> Vec<TokenLogprob> {
+        let begun = self.pending.partition_point(|(bytes, _)| bytes.start < span.end);
+        let begun = self.pending.drain(..begun);
+        begun.filter(|(bytes, _)| bytes.end > span.start).map(|(_, token)| token).collect()
     }
 
-    fn finish(&mut self, reason: FinishReason) -> Outcome {
+    fn finish(&mut self, reason: FinishReason) -> Finish {
         if !self.complete {
-            let rest = self.parser.finish();
+            let rest = self.parser.finish_located();
             let _ = self.forward(rest);
         }
         let finish = match reason {
@@ -246,11 +305,18 @@ impl<'a> Reader<'a> {
             _ if self.finished_calls > 0 => Finish::ToolCalls,
             _ => Finish::Stop,
         };
-        Outcome {
-            finish,
-            prompt_tokens: self.turn.prompt.len(),
-            completion_tokens: self.completion_tokens,
-            reasoning_tokens: self.reasoning_tokens,
-        }
+        let _ = self.send(Event::Complete { choice: self.choice, finish });
+        finish
+    }
+
+    fn add_to(&self, total: &mut Outcome, prompt_tokens: usize) {
+        let end = Instant::now();
+        let first_token = self.first_token.unwrap_or(end);
+        total.completion_tokens += self.completion_tokens;
+        total.reasoning_tokens += self.reasoning_tokens;
+        total.timings.prefill_tokens += prompt_tokens;
+        total.timings.prefill += first_token - self.start;
+        total.timings.decode_tokens += self.completion_tokens.saturating_sub(1);
+        total.timings.decode += end - first_token;
     }
 }

@@ -8,7 +8,9 @@ use common::chat;
 use common::client::Response;
 use common::options;
 use common::script::Reply;
+use common::tokenizer;
 use common::weather_tool;
+use lily_engine::FinishReason;
 use lily_server::ServerOptions;
 use serde_json::Value;
 use serde_json::json;
@@ -36,6 +38,9 @@ fn redact(value: &mut Value) {
                     ("id", Some("chatcmpl")) => *value = json!("chatcmpl-*"),
                     ("id", Some("call")) => *value = json!("call_*"),
                     ("created", _) => *value = json!(0),
+                    (name, _) if name.ends_with("_ms") || name.ends_with("_per_second") => {
+                        *value = json!(0.5);
+                    }
                     _ => redact(value),
                 }
             }
@@ -205,6 +210,70 @@ async fn characters_that_span_tokens_arrive_whole() {
 }
 
 #[tokio::test]
+async fn a_character_cut_by_the_limit_ends_the_text_and_the_stream_only() {
+    for (text, kept) in [("a 👋", "a "), ("a 日", "a "), ("ab ď", "ab ")] {
+        let whole_ids = tokenizer().encode(text).unwrap();
+        let cut: Vec<u32> = whole_ids[..whole_ids.len() - 1].to_vec();
+        let bytes: Vec<u8> =
+            cut.iter().flat_map(|&id| tokenizer().token_bytes(id).unwrap().0.to_vec()).collect();
+        // Where the vocabulary has the character as one token there is nothing to cut.
+        let expected = match std::str::from_utf8(&bytes) {
+            Ok(text) => text.to_owned(),
+            Err(_) => format!("{kept}\u{fffd}"),
+        };
+        let reply = || Reply::Gives(cut.clone(), FinishReason::Length);
+        let server = TestServer::start(vec![reply(), reply()]).await;
+        let request = chat(json!({"logprobs": true}));
+        let whole = server.client.chat(&request).await.json()["choices"][0].clone();
+        assert_eq!(whole["message"]["content"], expected);
+        assert_eq!(whole["finish_reason"], "length");
+        assert_eq!(whole["logprobs"]["content"].as_array().unwrap().len(), cut.len());
+        let mut streaming = request;
+        streaming["stream"] = json!(true);
+        let (message, finish_reason, _) = join(&server.client.chat(&streaming).await.events());
+        assert_eq!((&message["content"], finish_reason), (&json!(expected), json!("length")));
+    }
+    assert!(tokenizer().encode("a 👋").unwrap().len() > 3, "the demo model cuts no emoji");
+}
+
+#[tokio::test]
+async fn a_long_argument_streams_in_many_deltas_that_join_to_json() {
+    let text: &'static str = Box::leak(
+        WEATHER_CALL.replace("Lisbon", &"Lisbon \"on\" the Tagus, ".repeat(20)).into_boxed_str(),
+    );
+    let response = both(Reply::Says, text, chat(json!({"tools": weather_tool()}))).await;
+    let events = response.events();
+    let deltas = events.iter().map(|event| &event["choices"][0]["delta"]["tool_calls"][0]);
+    assert!(deltas.filter(|delta| delta["function"]["arguments"] != "").count() > 20);
+    let (message, ..) = join(&events);
+    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    let arguments: Value = serde_json::from_str(arguments).unwrap();
+    assert!(arguments["city"].as_str().unwrap().ends_with("the Tagus, "));
+}
+
+#[tokio::test]
+async fn further_closing_tags_are_text_in_both_forms() {
+    let text = "Hm.\n</think>\n\nThe tag is </think> and </think>.";
+    let response = both(Reply::Says, text, chat(json!({"enable_thinking": true}))).await;
+    let (message, ..) = join(&response.events());
+    assert_eq!(message["reasoning_content"], "Hm.");
+    assert_eq!(message["content"], "The tag is </think> and </think>.");
+}
+
+#[tokio::test]
+async fn a_stop_string_matches_in_the_content_only() {
+    let text: &'static str =
+        Box::leak(format!("Lisbon?\n</think>\n\n{WEATHER_CALL}").into_boxed_str());
+    let fields = json!({"stop": "Lisbon", "enable_thinking": true, "tools": weather_tool()});
+    let response = both(Reply::Says, text, chat(fields)).await;
+    let (message, finish_reason, _) = join(&response.events());
+    assert_eq!(message["reasoning_content"], "Lisbon?");
+    assert_eq!(finish_reason, "tool_calls");
+    let arguments = message["tool_calls"][0]["function"]["arguments"].as_str().unwrap();
+    assert!(arguments.contains("Lisbon"), "{arguments}");
+}
+
+#[tokio::test]
 async fn log_probabilities_cover_exactly_the_tokens_of_the_content() {
     let text = "Short.\n</think>\n\nHi there.";
     let request = chat(json!({"enable_thinking": true, "logprobs": true, "top_logprobs": 2}));
@@ -224,6 +293,36 @@ async fn log_probabilities_cover_exactly_the_tokens_of_the_content() {
         event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
     });
     assert_eq!(streamed.collect::<Vec<_>>(), content);
+}
+
+#[tokio::test]
+async fn log_probabilities_of_text_held_back_for_a_stop_string_come_with_it() {
+    // The text a stop string might begin with is held, and either shows later or never does.
+    let texts = |content: &Value| {
+        let tokens = content.as_array().unwrap().iter();
+        let texts: Vec<_> = tokens.map(|token| token["token"].as_str().unwrap()).collect();
+        texts.concat()
+    };
+    for (text, stop, content, tokens) in [
+        ("alpha beta delta", "beta gamma", "alpha beta delta", "alpha beta delta"),
+        ("aaab", "aaaac", "aaab", "aaab"),
+        // A token of which a part shows is there.
+        ("alpha beta gamma delta", "beta gamma", "alpha ", "alpha be"),
+    ] {
+        let server = TestServer::start(vec![Reply::Says(text), Reply::Says(text)]).await;
+        let mut request = chat(json!({"stop": stop, "logprobs": true}));
+        let whole = server.client.chat(&request).await.json()["choices"][0].clone();
+        assert_eq!(whole["message"]["content"], content);
+        let all = &whole["logprobs"]["content"];
+        assert!(texts(all).starts_with(content), "{all}");
+        assert_eq!(texts(all), tokens, "{all}");
+        request["stream"] = json!(true);
+        let events = server.client.chat(&request).await.events();
+        let streamed = events.iter().flat_map(|event| {
+            event["choices"][0]["logprobs"]["content"].as_array().cloned().unwrap_or_default()
+        });
+        assert_eq!(&Value::from_iter(streamed), all);
+    }
 }
 
 #[tokio::test]

@@ -34,6 +34,11 @@ impl Detokenizer {
         text
     }
 
+    /// Bytes of a character that has not ended yet.
+    pub(crate) fn held(&self) -> usize {
+        self.pending.len()
+    }
+
     /// Ends the stream. A character that was cut off becomes U+FFFD.
     pub fn finish(&mut self) -> String {
         let text = String::from_utf8_lossy(&self.pending).into_owned();

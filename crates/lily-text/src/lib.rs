@@ -21,6 +21,6 @@ mod tokenizer;
 pub use detokenizer::Detokenizer;
 pub use error::TextError;
 pub use messages::{MediaParts, normalise_messages, normalise_messages_with};
-pub use parser::{OutputEvent, OutputParser, ParserOptions, ends_in_thinking};
+pub use parser::{Located, OutputEvent, OutputParser, ParserOptions, ends_in_thinking};
 pub use template::{ChatTemplate, RenderOptions};
 pub use tokenizer::Tokenizer;

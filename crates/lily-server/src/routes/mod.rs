@@ -1,8 +1,12 @@
 //! The routes, one folder each, and what they share.
 
 mod chat_completions;
+mod completions;
+mod describe;
 mod health;
 mod models;
+mod openai;
+mod tokenize;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -85,11 +89,15 @@ pub fn router(state: AppState) -> Router {
     // health without one.
     let api = Router::new()
         .route("/v1/chat/completions", post(chat_completions::create))
+        .route("/v1/completions", post(completions::create))
+        .route("/tokenize", post(tokenize::tokenize))
+        .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::retrieve))
         .route_layer(from_fn_with_state(state.clone(), auth::require_key));
     Router::new()
         .route("/health", get(health::health))
+        .route("/openapi.json", get(describe::describe))
         .merge(api)
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
@@ -97,7 +105,35 @@ pub fn router(state: AppState) -> Router {
         .with_state(state)
 }
 
+/// What OpenAI's API has and this server has not.
+const UNSUPPORTED: [&str; 17] = [
+    "/v1/assistants",
+    "/v1/audio",
+    "/v1/batches",
+    "/v1/containers",
+    "/v1/conversations",
+    "/v1/embeddings",
+    "/v1/evals",
+    "/v1/files",
+    "/v1/fine_tuning",
+    "/v1/images",
+    "/v1/moderations",
+    "/v1/realtime",
+    "/v1/rerank",
+    "/v1/threads",
+    "/v1/uploads",
+    "/v1/vector_stores",
+    "/v1/videos",
+];
+
 async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+    let path = uri.path();
+    let below = |prefix: &&str| {
+        path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
+    };
+    if let Some(endpoint) = UNSUPPORTED.into_iter().find(below) {
+        return ApiError::UnsupportedRoute { endpoint };
+    }
     ApiError::UnknownRoute { method: method.to_string(), path: uri.path().to_owned() }
 }
 

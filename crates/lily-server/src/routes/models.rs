@@ -24,6 +24,8 @@ pub(crate) struct ModelObject {
     owned_by: &'static str,
     /// Tokens that prompt and answer may have together.
     context_length: usize,
+    /// The same under the name that clients of vLLM read.
+    max_model_len: usize,
 }
 
 fn served(state: &AppState) -> ModelObject {
@@ -33,6 +35,7 @@ fn served(state: &AppState) -> ModelObject {
         created: state.started(),
         owned_by: "lily",
         context_length: state.model().context,
+        max_model_len: state.model().context,
     }
 }
 

@@ -48,6 +48,12 @@ impl Client {
         self.send("GET", path, &[], b"").await
     }
 
+    /// Sends a JSON body.
+    pub(crate) async fn post(&self, path: &str, body: &Value) -> Response {
+        let body = serde_json::to_vec(body).unwrap();
+        self.send("POST", path, &[("content-type", "application/json")], &body).await
+    }
+
     pub(crate) async fn chat(&self, body: &Value) -> Response {
         read(&mut self.begin_chat(body).await).await
     }

@@ -3,6 +3,7 @@
 
 pub(crate) mod client;
 pub(crate) mod demo;
+pub(crate) mod python;
 pub(crate) mod script;
 
 use std::sync::Arc;

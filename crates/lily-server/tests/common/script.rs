@@ -24,6 +24,8 @@ pub(crate) enum Reply {
     PrefillsThenSays(&'static str),
     /// Says the text, then reaches the limit.
     RunsOutAfter(&'static str),
+    /// Gives the tokens, then ends for that reason.
+    Gives(Vec<u32>, FinishReason),
     /// Says the text, then fails.
     FailsAfter(&'static str),
     /// Says the text, then panics.
@@ -77,6 +79,12 @@ impl Generator for Scripted {
             let _ = release.recv();
             reply = *after;
         }
+        if let Reply::Gives(ids, reason) = reply {
+            return Ok(match give(ids, logprobs, sink) {
+                ControlFlow::Continue(()) => reason,
+                ControlFlow::Break(()) => FinishReason::Cancelled,
+            });
+        }
         let mut say = |text, reason| match say(&self.tokenizer, text, logprobs, sink) {
             ControlFlow::Continue(()) => reason,
             ControlFlow::Break(()) => FinishReason::Cancelled,
@@ -110,6 +118,7 @@ impl Generator for Scripted {
                 let _ = cancelled.send(());
                 Ok(FinishReason::Cancelled)
             }
+            Reply::Gives(..) => unreachable!("given above"),
             Reply::Waits { .. } => panic!("a script waits once per reply"),
         }
     }
@@ -121,7 +130,11 @@ fn say(
     logprobs: Option<usize>,
     sink: &mut Sink<'_>,
 ) -> ControlFlow<()> {
-    for id in tokenizer.encode(text).unwrap() {
+    give(tokenizer.encode(text).unwrap(), logprobs, sink)
+}
+
+fn give(ids: Vec<u32>, logprobs: Option<usize>, sink: &mut Sink<'_>) -> ControlFlow<()> {
+    for id in ids {
         let logprobs = logprobs.map(|n| TokenLogprobs {
             logprob: -0.5,
             top: (0..n).map(|rank| (id, -0.5 - rank as f32)).collect(),

@@ -6,7 +6,7 @@ use super::markup::{
 use super::stop::StopFilter;
 use super::tool_call::{Call, Step};
 use super::values::ToolSchemas;
-use super::{OutputEvent, ParserOptions};
+use super::{Located, OutputEvent, ParserOptions};
 
 /// The parser proper: text in, events out.
 #[derive(Debug)]
@@ -15,6 +15,8 @@ pub(super) struct Machine {
     phase: Phase,
     /// Text that has not been decided on.
     input: String,
+    /// Bytes of the answer that stood before it.
+    decided: usize,
     output: Output,
     /// Number of calls that have begun.
     calls: usize,
@@ -45,10 +47,15 @@ enum Progress {
 
 impl Machine {
     pub(super) fn new(options: &ParserOptions) -> Self {
+        let tools = options.tools.as_deref().filter(|_| !options.plain);
         Self {
-            tools: ToolSchemas::new(options.tools.as_deref().unwrap_or_default()),
-            phase: Phase::Head { thinking: options.starts_in_thinking },
+            tools: ToolSchemas::new(tools.unwrap_or_default()),
+            phase: match options.plain {
+                true => Phase::Content,
+                false => Phase::Head { thinking: options.starts_in_thinking },
+            },
             input: String::new(),
+            decided: 0,
             output: Output::new(StopFilter::new(&options.stop)),
             calls: 0,
         }
@@ -58,7 +65,12 @@ impl Machine {
         self.output.stop.stopped()
     }
 
-    pub(super) fn push(&mut self, text: &str) -> Vec<OutputEvent> {
+    /// Bytes of the answer that were pushed.
+    pub(super) fn position(&self) -> usize {
+        self.decided + self.input.len()
+    }
+
+    pub(super) fn push(&mut self, text: &str) -> Vec<Located> {
         if !text.is_empty() {
             self.input.push_str(text);
             self.run(false);
@@ -66,7 +78,7 @@ impl Machine {
         std::mem::take(&mut self.output.events)
     }
 
-    pub(super) fn finish(&mut self, text: &str) -> Vec<OutputEvent> {
+    pub(super) fn finish(&mut self, text: &str) -> Vec<Located> {
         self.input.push_str(text);
         self.run(false);
         self.drop_cut_markup();
@@ -100,11 +112,13 @@ impl Machine {
         let input = std::mem::take(&mut self.input);
         let mut at = 0;
         while !self.stopped() {
+            self.output.position = self.decided + at;
             match self.step(Ahead { text: &input[at..], ended }) {
                 Progress::Take(len) => at += len,
                 Progress::Wait => break,
             }
         }
+        self.decided += at;
         if !self.stopped() {
             input[at..].clone_into(&mut self.input);
         }
@@ -265,7 +279,7 @@ impl Machine {
         self.calls += 1;
         self.output.end_reasoning();
         self.output.before_call();
-        self.output.events.push(OutputEvent::ToolCallStart { index, name: tag.name.to_owned() });
+        self.output.event(OutputEvent::ToolCallStart { index, name: tag.name.to_owned() });
         self.phase = Phase::Call(Call::new(index, tag.name));
         Progress::Take(tag.len)
     }
@@ -275,7 +289,9 @@ impl Machine {
 /// inside a text and not at its end.
 #[derive(Debug)]
 pub(super) struct Output {
-    events: Vec<OutputEvent>,
+    events: Vec<Located>,
+    /// Where in the answer the text stands that is being looked at.
+    position: usize,
     stop: StopFilter,
     reasoning: Trailing,
     content: Trailing,
@@ -309,6 +325,7 @@ impl Output {
     fn new(stop: StopFilter) -> Self {
         Self {
             events: Vec::new(),
+            position: 0,
             stop,
             reasoning: Trailing::default(),
             content: Trailing::default(),
@@ -316,11 +333,15 @@ impl Output {
         }
     }
 
+    fn event(&mut self, event: OutputEvent) {
+        self.events.push(Located { event, span: 0..0 });
+    }
+
     fn reasoning(&mut self, text: &str) {
         let text = if self.reasoning.begun { text } else { text.trim_start() };
         let text = self.reasoning.push(text);
         if !text.is_empty() {
-            self.events.push(OutputEvent::Reasoning(text));
+            self.event(OutputEvent::Reasoning(text));
         }
     }
 
@@ -328,49 +349,67 @@ impl Output {
         self.reasoning.space.clear();
     }
 
+    /// Text that stands where the answer is looked at.
     pub(super) fn content(&mut self, text: &str) {
+        let start = self.position.saturating_sub(self.stop.held());
         let text = self.stop.push(text);
-        self.give_content(&text);
+        self.give_content(&text, start);
     }
 
-    fn give_content(&mut self, text: &str) {
+    /// Text that was taken out of a call.
+    pub(super) fn displaced(&mut self, text: &str) {
+        self.content(text);
+        if let Some(last) = self.events.last_mut() {
+            last.span = 0..0;
+        }
+    }
+
+    fn give_content(&mut self, text: &str, start: usize) {
+        let start = start.saturating_sub(self.content.space.len());
         let mut text = self.content.push(text);
         if self.stop.stopped() {
             text.push_str(&std::mem::take(&mut self.content.space));
         }
         if !text.is_empty() {
-            self.events.push(OutputEvent::Content(text));
+            let span = start..start + text.len();
+            self.events.push(Located { event: OutputEvent::Content(text), span });
         }
+    }
+
+    /// Gives what was held back as the possible start of a stop string.
+    fn flush(&mut self) {
+        let start = self.position.saturating_sub(self.stop.held());
+        let text = self.stop.flush();
+        self.give_content(&text, start);
     }
 
     /// The content before a call ends without its white space.
     fn before_call(&mut self) {
-        let text = self.stop.flush();
-        self.give_content(&text);
+        self.flush();
         self.content.space.clear();
         self.any_call = true;
     }
 
     pub(super) fn arguments(&mut self, index: usize, fragment: String) {
         if !fragment.is_empty() {
-            self.events.push(OutputEvent::ToolCallArguments { index, fragment });
+            self.event(OutputEvent::ToolCallArguments { index, fragment });
         }
     }
 
     pub(super) fn end_call(&mut self, index: usize) {
-        self.events.push(OutputEvent::ToolCallEnd { index });
+        self.event(OutputEvent::ToolCallEnd { index });
     }
 
     fn finish(&mut self) {
         if self.stop.stopped() {
             return;
         }
-        let text = self.stop.flush();
-        self.give_content(&text);
+        self.flush();
         // After a call the white space at the end is only layout.
         let space = std::mem::take(&mut self.content.space);
         if !self.any_call && !space.is_empty() {
-            self.events.push(OutputEvent::Content(space));
+            let span = self.position.saturating_sub(space.len())..self.position;
+            self.events.push(Located { event: OutputEvent::Content(space), span });
         }
     }
 }

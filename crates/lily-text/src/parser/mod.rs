@@ -6,6 +6,8 @@ mod stop;
 mod tool_call;
 mod values;
 
+use std::ops::Range;
+
 use serde_json::Value;
 
 use crate::detokenizer::Detokenizer;
@@ -22,6 +24,9 @@ pub struct ParserOptions {
     pub tools: Option<Vec<Value>>,
     /// Stop strings; empty ones are ignored.
     pub stop: Vec<String>,
+    /// The answer is content from its first to its last character: neither
+    /// reasoning nor calls are looked for. Nobody asked in a chat.
+    pub plain: bool,
 }
 
 /// A piece of the answer. The pieces of a kind, joined in order, are the whole.
@@ -51,6 +56,16 @@ pub enum OutputEvent {
         /// Position of the call in the answer.
         index: usize,
     },
+}
+
+/// An event, and where in the answer it comes from.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Located {
+    /// The event.
+    pub event: OutputEvent,
+    /// Bytes of the answer's text that a piece of content is a copy of; see
+    /// [`OutputParser::position`]. Empty for any other event.
+    pub span: Range<usize>,
 }
 
 /// Splits an answer into its parts while it is being generated.
@@ -119,14 +134,31 @@ impl OutputParser {
     /// Takes the next token and gives what has become certain. The stop token
     /// that ends an answer may be passed or not: it is special, hence hidden.
     pub fn push(&mut self, token: u32) -> Vec<OutputEvent> {
+        self.push_located(token).into_iter().map(|located| located.event).collect()
+    }
+
+    /// [`OutputParser::push`], with the place of what comes out.
+    pub fn push_located(&mut self, token: u32) -> Vec<Located> {
         let text = self.detokenizer.push(token);
         self.machine.push(&text)
     }
 
     /// Ends the answer and gives what was held back.
     pub fn finish(&mut self) -> Vec<OutputEvent> {
+        self.finish_located().into_iter().map(|located| located.event).collect()
+    }
+
+    /// [`OutputParser::finish`], with the place of what comes out.
+    pub fn finish_located(&mut self) -> Vec<Located> {
         let text = self.detokenizer.finish();
         self.machine.finish(&text)
+    }
+
+    /// Bytes of the answer that were pushed, hidden tokens apart. A token's text
+    /// stands between the positions before and after it.
+    #[must_use]
+    pub fn position(&self) -> usize {
+        self.machine.position() + self.detokenizer.held()
     }
 
     /// Whether a stop string was met. Generation should end then; nothing more

@@ -59,6 +59,11 @@ impl StopFilter {
         self.stopped
     }
 
+    /// Bytes that are held back.
+    pub(super) fn held(&self) -> usize {
+        self.held.len()
+    }
+
     /// Takes more text and gives what is certain to stand before any stop string.
     pub(super) fn push(&mut self, text: &str) -> String {
         if self.stopped {

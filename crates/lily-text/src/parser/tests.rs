@@ -2,7 +2,7 @@ use proptest::prelude::*;
 use serde_json::{Value, json};
 
 use super::machine::Machine;
-use super::{OutputEvent, ParserOptions, ends_in_thinking};
+use super::{Located, OutputEvent, ParserOptions, ends_in_thinking};
 
 fn tools() -> Vec<Value> {
     vec![
@@ -41,6 +41,13 @@ fn events(
     options: &ParserOptions,
     pieces: impl IntoIterator<Item = impl AsRef<str>>,
 ) -> Vec<OutputEvent> {
+    located(options, pieces).into_iter().map(|located| located.event).collect()
+}
+
+fn located(
+    options: &ParserOptions,
+    pieces: impl IntoIterator<Item = impl AsRef<str>>,
+) -> Vec<Located> {
     let mut machine = Machine::new(options);
     let mut events = Vec::new();
     for piece in pieces {
@@ -371,9 +378,10 @@ fn a_long_string_argument_comes_in_many_fragments() {
 fn a_stop_string_ends_the_content_and_nothing_follows() {
     let options = with_stop(answering(), "beta gamma");
     let mut machine = Machine::new(&options);
-    assert_eq!(machine.push("alpha be"), [OutputEvent::Content("alpha".to_owned())]);
+    let content = |text: &str, span| Located { event: OutputEvent::Content(text.to_owned()), span };
+    assert_eq!(machine.push("alpha be"), [content("alpha", 0..5)]);
     assert!(!machine.stopped());
-    assert_eq!(machine.push("ta gamma delta"), [OutputEvent::Content(" ".to_owned())]);
+    assert_eq!(machine.push("ta gamma delta"), [content(" ", 5..6)]);
     assert!(machine.stopped());
     assert_eq!(machine.push(" more"), []);
     assert_eq!(machine.finish("end"), []);
@@ -393,6 +401,16 @@ fn a_stop_string_of_line_breaks_sees_the_content_only() {
     let options = with_stop(with_tools(thinking()), "\n\n");
     let answer = parse(&options, "r\n\ns\n</think>\n\nfirst\n\nsecond");
     assert_eq!((answer.reasoning.as_str(), answer.content.as_str()), ("r\n\ns", "first"));
+}
+
+#[test]
+fn a_plain_answer_is_content_to_its_last_character() {
+    let options = ParserOptions { plain: true, ..with_tools(thinking()) };
+    for text in [" \n<think>\na</think>\n\nb \n", CALL, "<tool_call>\n<function=", "</think>", ""] {
+        assert_eq!(split(&options, text), pair("", text));
+    }
+    let answer = parse(&with_stop(options, "\n"), " a \nb");
+    assert_eq!(answer.content, " a ");
 }
 
 /// Text made of the format's own tags, which is where a parser goes wrong.
@@ -449,6 +467,7 @@ proptest! {
             starts_in_thinking,
             tools: tools_sent.then(tools),
             stop: if stop { vec!["stop".to_owned(), "\n\n".to_owned()] } else { Vec::new() },
+            ..ParserOptions::default()
         };
         let whole = merge(&events(&options, [&text]));
         let mut bounds: Vec<usize> = text.char_indices().map(|(at, _)| at).collect();
@@ -459,6 +478,25 @@ proptest! {
         let pieces = cuts.windows(2).map(|cut| &text[cut[0]..cut[1]]);
         prop_assert_eq!(&whole, &merge(&events(&options, pieces)));
         prop_assert_eq!(&whole, &merge(&events(&options, text.chars().map(String::from))));
+    }
+
+    #[test]
+    fn content_is_a_copy_of_the_place_it_is_said_to_come_from(
+        text in adversarial(),
+        starts_in_thinking: bool,
+        plain: bool,
+        stop: bool,
+    ) {
+        let stop = if stop { vec!["stop".to_owned(), "\n\n".to_owned()] } else { Vec::new() };
+        let options = ParserOptions { starts_in_thinking, stop, plain, tools: None };
+        let mut end = 0;
+        for piece in located(&options, text.chars().map(String::from)) {
+            if let OutputEvent::Content(content) = piece.event {
+                prop_assert_eq!(&text[piece.span.clone()], content);
+                prop_assert!(piece.span.start >= end);
+                end = piece.span.end;
+            }
+        }
     }
 
     #[test]

@@ -223,7 +223,7 @@ impl Call {
     fn give_stray(&self, output: &mut Output) {
         let stray = self.stray.trim();
         if !stray.is_empty() {
-            output.content(stray);
+            output.displaced(stray);
         }
     }
 }

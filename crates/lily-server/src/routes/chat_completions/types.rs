@@ -2,6 +2,9 @@
 
 use serde::Serialize;
 
+use crate::routes::openai::Timings;
+use crate::routes::openai::Usage;
+
 /// The whole answer in one body.
 #[derive(Debug, Serialize)]
 pub(crate) struct ChatCompletion {
@@ -9,13 +12,14 @@ pub(crate) struct ChatCompletion {
     pub(crate) object: &'static str,
     pub(crate) created: u64,
     pub(crate) model: String,
-    pub(crate) choices: [Choice; 1],
+    pub(crate) choices: Vec<Choice>,
     pub(crate) usage: Usage,
+    pub(crate) timings: Timings,
 }
 
 #[derive(Debug, Serialize)]
 pub(crate) struct Choice {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     pub(crate) message: Message,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: &'static str,
@@ -57,11 +61,14 @@ pub(crate) struct ChatCompletionChunk<'a> {
     /// Absent unless asked for; then `null` in all chunks but the last.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) usage: Option<Option<Usage>>,
+    /// With the usage.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) timings: Option<Timings>,
 }
 
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct ChunkChoice {
-    pub(crate) index: u32,
+    pub(crate) index: usize,
     pub(crate) delta: Delta,
     pub(crate) logprobs: Option<Logprobs>,
     pub(crate) finish_reason: Option<&'static str>,
@@ -96,29 +103,8 @@ pub(crate) struct FunctionDelta {
     pub(crate) arguments: String,
 }
 
-/// Token counts of a request.
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct Usage {
-    pub(crate) prompt_tokens: usize,
-    pub(crate) completion_tokens: usize,
-    pub(crate) total_tokens: usize,
-    pub(crate) prompt_tokens_details: PromptTokensDetails,
-    pub(crate) completion_tokens_details: CompletionTokensDetails,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct PromptTokensDetails {
-    /// Prompt tokens that were not computed anew.
-    pub(crate) cached_tokens: usize,
-}
-
-#[derive(Clone, Copy, Debug, Serialize)]
-pub(crate) struct CompletionTokensDetails {
-    pub(crate) reasoning_tokens: usize,
-}
-
 /// Log probabilities of the tokens of the content.
-#[derive(Debug, Serialize)]
+#[derive(Debug, Default, Serialize)]
 pub(crate) struct Logprobs {
     pub(crate) content: Vec<ContentLogprob>,
 }

@@ -1,13 +1,24 @@
 //! What every endpoint for chat asks of the model, whatever its wire shape: each
 //! route validates its body into a [`ChatRequest`], which becomes a [`Turn`].
+//!
+//! The modules read and check the fields that several endpoints share.
+
+pub(crate) mod labels;
+pub(crate) mod messages;
+pub(crate) mod sampling;
+pub(crate) mod stop;
+pub(crate) mod stream;
+pub(crate) mod thinking;
+pub(crate) mod tokens;
+pub(crate) mod tools;
 
 use lily_engine::GenerateOptions;
-use lily_engine::SamplingParams;
 use serde_json::Map;
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::model::Model;
+use crate::request::sampling::SamplingRequest;
 use crate::turn::Turn;
 
 /// A validated request. `None` means that the default holds.
@@ -17,6 +28,10 @@ pub(crate) struct ChatRequest {
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) single_tool_call: bool,
     pub(crate) template_kwargs: Map<String, Value>,
+    /// Go on where the last message, the assistant's, leaves off.
+    pub(crate) continues: bool,
+    /// Answers; `None`: one.
+    pub(crate) n: Option<usize>,
     pub(crate) max_tokens: Option<usize>,
     pub(crate) stop: Vec<String>,
     pub(crate) sampling: SamplingRequest,
@@ -24,20 +39,6 @@ pub(crate) struct ChatRequest {
     pub(crate) logprobs: Option<usize>,
     pub(crate) stream: bool,
     pub(crate) include_usage: bool,
-}
-
-/// The sampling fields of a request, which every endpoint shares.
-#[derive(Debug, Default)]
-pub(crate) struct SamplingRequest {
-    pub(crate) temperature: Option<f32>,
-    pub(crate) top_p: Option<f32>,
-    pub(crate) top_k: Option<usize>,
-    pub(crate) min_p: Option<f32>,
-    pub(crate) presence_penalty: Option<f32>,
-    pub(crate) frequency_penalty: Option<f32>,
-    pub(crate) repetition_penalty: Option<f32>,
-    pub(crate) logit_bias: Vec<(u32, f32)>,
-    pub(crate) seed: Option<u64>,
 }
 
 /// Renders the prompt and gathers what the worker needs. Takes a while for long
@@ -48,6 +49,8 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         tools,
         single_tool_call,
         mut template_kwargs,
+        continues,
+        n,
         max_tokens,
         stop,
         sampling,
@@ -56,37 +59,26 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         stream: _,
         include_usage: _,
     } = request;
-    if !template_kwargs.contains_key("enable_thinking") && !model.thinking {
-        template_kwargs.insert("enable_thinking".to_owned(), false.into());
-    }
-    let prompt = model.prompt(&messages, tools.as_deref(), &template_kwargs)?;
+    model.default_thinking(&mut template_kwargs);
+    let prompt = match continues {
+        true => model.continuation(&messages, tools.as_deref(), &template_kwargs)?,
+        false => model.prompt(&messages, tools.as_deref(), &template_kwargs)?,
+    };
+    let defaults = sampling::defaults(&model.defaults.sampling, prompt.starts_in_thinking);
     Ok(Turn {
         tokenizer: model.tokenizer.clone(),
-        prompt: prompt.tokens,
+        prompts: vec![prompt.tokens],
+        n: n.unwrap_or(1),
         options: GenerateOptions {
-            sampling: merge(sampling, &model.defaults.sampling),
+            sampling: sampling::merge(sampling, &defaults),
             max_tokens: max_tokens.or(model.defaults.max_tokens),
             stop_tokens: model.defaults.stop_tokens.clone(),
             logprobs,
         },
+        plain: false,
         starts_in_thinking: prompt.starts_in_thinking,
         tools,
         stop,
         single_tool_call,
     })
-}
-
-/// The sampling asked for, and the model's own where nothing was.
-fn merge(request: SamplingRequest, model: &SamplingParams) -> SamplingParams {
-    SamplingParams {
-        temperature: request.temperature.unwrap_or(model.temperature),
-        top_k: request.top_k.unwrap_or(model.top_k),
-        top_p: request.top_p.unwrap_or(model.top_p),
-        min_p: request.min_p.unwrap_or(model.min_p),
-        presence_penalty: request.presence_penalty.unwrap_or(model.presence_penalty),
-        frequency_penalty: request.frequency_penalty.unwrap_or(model.frequency_penalty),
-        repetition_penalty: request.repetition_penalty.unwrap_or(model.repetition_penalty),
-        logit_bias: request.logit_bias,
-        seed: request.seed,
-    }
 }

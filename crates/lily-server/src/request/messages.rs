@@ -1,0 +1,116 @@
+//! The messages of a conversation in OpenAI's form.
+
+use serde_json::Value;
+
+use crate::error::ApiError;
+use crate::json::Fields;
+use crate::json::missing;
+use crate::json::wrong_type;
+use crate::request::tools::expect_type_function;
+
+/// The conversation, which must not be empty.
+pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
+    let messages = fields.array("messages")?.ok_or_else(|| missing("messages"))?;
+    if messages.is_empty() {
+        return Err(ApiError::field("messages", "must not be empty"));
+    }
+    for (index, message) in messages.iter().enumerate() {
+        check_message(&format!("messages[{index}]"), message.clone())?;
+    }
+    Ok(messages)
+}
+
+/// Whether the answer goes on where the last message leaves off, which two
+/// switches must agree on.
+pub(crate) fn continues(fields: &mut Fields) -> Result<bool, ApiError> {
+    let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
+    match fields.boolean("add_generation_prompt")? {
+        Some(generation_prompt) if generation_prompt == continues => Err(ApiError::field(
+            "add_generation_prompt",
+            "must be true, or false with 'continue_final_message'",
+        )),
+        _ => Ok(continues),
+    }
+}
+
+fn check_message(path: &str, message: Value) -> Result<(), ApiError> {
+    let mut fields = Fields::new(path, message)?;
+    let role = fields.string("role")?.ok_or_else(|| missing(fields.path("role")))?;
+    let blank = check_content(&fields.path("content"), fields.value("content"))?;
+    // Ignored: the template has no place for the name of a speaker.
+    fields.string("name")?;
+    match role.as_str() {
+        "system" | "developer" => {}
+        "user" if blank => {
+            return Err(ApiError::field(fields.path("content"), "must not be empty"));
+        }
+        "user" => {}
+        // Ignored: results are matched to calls by their order.
+        "tool" => drop(fields.string("tool_call_id")?),
+        "assistant" => {
+            fields.string("reasoning_content")?;
+            fields.string("reasoning")?;
+            fields.string("thinking")?;
+            // Ignored: parts of OpenAI's answers that clients send back as they came.
+            fields.string("refusal")?;
+            fields.array("annotations")?;
+            let calls = fields.array("tool_calls")?.unwrap_or_default();
+            for (index, call) in calls.into_iter().enumerate() {
+                check_tool_call(&format!("{path}.tool_calls[{index}]"), call)?;
+            }
+        }
+        other => {
+            return Err(ApiError::field(
+                fields.path("role"),
+                format_args!("must be system, developer, user, assistant or tool, not {other:?}"),
+            ));
+        }
+    }
+    fields.finish()
+}
+
+/// Checks the content of a message; true if it holds nothing but white space.
+fn check_content(path: &str, content: Option<Value>) -> Result<bool, ApiError> {
+    let parts = match content {
+        None => return Ok(true),
+        Some(Value::String(text)) => return Ok(text.trim().is_empty()),
+        Some(Value::Array(parts)) => parts,
+        Some(other) => return Err(wrong_type(path, "a string or an array of parts", &other)),
+    };
+    let mut blank = true;
+    for (index, part) in parts.into_iter().enumerate() {
+        let mut fields = Fields::new(format!("{path}[{index}]"), part)?;
+        match fields.string("type")?.as_deref() {
+            Some("text") => {}
+            Some(other) => {
+                return Err(ApiError::unsupported(
+                    fields.path("type"),
+                    format_args!("must be \"text\": {other:?} parts are not supported"),
+                ));
+            }
+            None => return Err(missing(fields.path("type"))),
+        }
+        let text = fields.string("text")?.ok_or_else(|| missing(fields.path("text")))?;
+        blank &= text.trim().is_empty();
+        // Ignored: a hint for caches of other services.
+        fields.object("cache_control")?;
+        fields.finish()?;
+    }
+    Ok(blank)
+}
+
+/// Checks a tool call in the history. The arguments may be any text: a client
+/// that replays what a model got wrong must not be locked out for it.
+fn check_tool_call(path: &str, call: Value) -> Result<(), ApiError> {
+    let mut fields = Fields::new(path, call)?;
+    // Ignored: results are matched to calls by their order.
+    fields.string("id")?;
+    fields.integer("index", 0, i64::MAX)?;
+    expect_type_function(&mut fields)?;
+    let function = fields.value("function").ok_or_else(|| missing(fields.path("function")))?;
+    fields.finish()?;
+    let mut function = Fields::new(format!("{path}.function"), function)?;
+    function.string("name")?.ok_or_else(|| missing(function.path("name")))?;
+    function.value("arguments");
+    function.finish()
+}

@@ -1,0 +1,115 @@
+//! `POST /v1/completions`: text that goes on from a prompt, without template,
+//! thinking or tools.
+
+mod convert;
+mod types;
+mod validate;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::response::Response;
+use lily_engine::GenerateOptions;
+
+use self::validate::CompletionRequest;
+use self::validate::Prompt;
+use crate::error::ApiError;
+use crate::middleware::body::JsonBody;
+use crate::model::Model;
+use crate::request::sampling;
+use crate::routes::AppState;
+use crate::routes::openai::Envelope;
+use crate::sse;
+use crate::turn::Turn;
+
+/// Tokens of an answer where the request does not say, as in OpenAI's API.
+const DEFAULT_MAX_TOKENS: usize = 16;
+
+/// What the form of the response depends on.
+struct Form {
+    stream: bool,
+    include_usage: bool,
+    with_logprobs: bool,
+    /// What each choice begins with: its prompt, or nothing.
+    echo: Vec<String>,
+}
+
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    let model = state.model().clone();
+    // Tokenising takes a while for long prompts.
+    let prepared = tokio::task::spawn_blocking(move || {
+        prepare(validate::validate(body, model.tokenizer.len())?, &model)
+    });
+    let (turn, form) = prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+    let events = state.worker().submit(turn)?;
+    let outcome = events.outcome();
+    let envelope = Envelope::new("cmpl-", &state.options().model_name);
+    let mut response = if form.stream {
+        let encoder = convert::ChunkEncoder::new(envelope, form);
+        sse::response(events, encoder, state.options().keep_alive)
+    } else {
+        Json(convert::collect(events, envelope, form).await?).into_response()
+    };
+    // For the line of the log, which is written when the last byte has left.
+    response.extensions_mut().insert(outcome);
+    Ok(response)
+}
+
+fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), ApiError> {
+    let n = request.n;
+    let mut prompts = Vec::with_capacity(request.prompts.len());
+    let mut echo = Vec::with_capacity(request.prompts.len() * n);
+    for Prompt { param, text, tokens } in request.prompts {
+        let tokens = match tokens {
+            Some(tokens) => tokens,
+            None => model.tokenizer.encode(text.as_deref().unwrap_or_default())?,
+        };
+        if tokens.is_empty() {
+            return Err(ApiError::field(param, "must not be empty"));
+        }
+        if tokens.len() >= model.context {
+            return Err(ApiError::Field {
+                message: format!(
+                    "'{param}' has {} tokens; with an answer it does not fit into the context of {}",
+                    tokens.len(),
+                    model.context
+                ),
+                param,
+                code: "context_length_exceeded",
+            });
+        }
+        let text = match text {
+            _ if !request.echo => String::new(),
+            Some(text) => text,
+            None => model.tokenizer.decode(&tokens, false),
+        };
+        echo.extend(std::iter::repeat_n(text, n));
+        prompts.push(tokens);
+    }
+    let turn = Turn {
+        tokenizer: model.tokenizer.clone(),
+        prompts,
+        n,
+        options: GenerateOptions {
+            sampling: sampling::merge(request.sampling, &model.defaults.sampling),
+            max_tokens: Some(request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
+            stop_tokens: model.defaults.stop_tokens.clone(),
+            logprobs: request.logprobs,
+        },
+        plain: true,
+        starts_in_thinking: false,
+        tools: None,
+        stop: request.stop,
+        single_tool_call: false,
+    };
+    let form = Form {
+        stream: request.stream,
+        include_usage: request.include_usage,
+        with_logprobs: request.logprobs.is_some(),
+        echo,
+    };
+    Ok((turn, form))
+}

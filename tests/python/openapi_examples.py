@@ -1,0 +1,96 @@
+"""Requests made from the server's own OpenAPI document, right and wrong ones.
+
+Usage: openapi_examples.py URL [EXAMPLES]
+
+Runs schemathesis, with this file as its hooks, against a server with the demo model and without a
+key: no 500, no status or body that is not described, nothing wrong accepted, nothing right refused.
+EXAMPLES bounds the requests to each route (default 15); they are the same in every run.
+"""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import urllib.request
+
+ON = ("low", "medium", "high", "xhigh", "max")
+OFF = ("none", "minimal")
+
+
+def is_begun(message):
+    """Whether an answer can go on from a message."""
+    content = message.get("content") or ""
+    if isinstance(content, list):
+        content = "".join(part["text"] for part in content)
+    return message["role"] == "assistant" and content.strip() and not message.get("tool_calls")
+
+
+def rules_hold(body, vocabulary, answers):
+    """Whether a body keeps the rules that bind several fields, which the document tells in words."""
+
+    objects = ("stream_options", "chat_template_kwargs", "reasoning")
+    options, kwargs, reasoning = (body.get(name) or {} for name in objects)
+    efforts = (body.get("reasoning_effort"), reasoning.get("effort"))
+    flags = (body.get("enable_thinking"), kwargs.get("enable_thinking"), reasoning.get("enabled"))
+    on = True in flags or any(effort in ON for effort in efforts)
+    off = False in flags or any(effort in OFF for effort in efforts)
+    limits = [body[name] for name in ("max_tokens", "max_completion_tokens") if body.get(name)]
+    goes_on = body.get("continue_final_message") is True
+    opens = body.get("add_generation_prompt")
+    n = body.get("n") or 1
+    prompt = body.get("prompt")
+    prompts = len(prompt) if isinstance(prompt, list) else 1
+    biases = body.get("logit_bias") or {}
+    return not (
+        (options.get("include_usage") and body.get("stream") is not True)
+        or (body.get("top_logprobs") and not body.get("logprobs"))
+        or (len(limits) == 2 and limits[0] != limits[1])
+        or (on and off)
+        or (goes_on and (opens is True or not is_begun(body["messages"][-1])))
+        or (opens is False and not goes_on and answers)
+        or ("prompt" in body and body.get("max_tokens") == 0 and body.get("echo") is not True)
+        or (body.get("echo") and body.get("logprobs") is not None)
+        or (body.get("best_of") is not None and body["best_of"] != n)
+        or ("prompt" in body and prompts * n > 128)
+        or any(int(key) >= vocabulary for key in biases)
+    )
+
+
+def main():
+    url = sys.argv[1]
+    examples = sys.argv[2] if len(sys.argv) > 2 else "15"
+    with urllib.request.urlopen(f"{url}/openapi.json", timeout=30) as response:
+        document = json.load(response)
+    last = document["components"]["schemas"]["TokenId"]["maximum"]
+    here = os.path.dirname(os.path.abspath(__file__))
+    environment = os.environ | {
+        "SCHEMATHESIS_HOOKS": "openapi_examples",
+        "PYTHONPATH": os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])),
+        "LILY_VOCABULARY": str(last + 1),
+    }
+    command = [sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json"]
+    command += ["--phases", "examples,coverage,fuzzing", "--max-examples", examples]
+    command += ["--generation-deterministic"]
+    command += ["--suppress-health-check", "all", "--request-timeout", "60"]
+    command += ["--exclude-checks", "positive_data_acceptance"]
+    command += ["--continue-on-failure", "--no-color"]
+    # Schemathesis leaves a folder of its own where it runs.
+    with tempfile.TemporaryDirectory() as folder:
+        ran = subprocess.run(command, env=environment, cwd=folder, check=False, timeout=900)
+    sys.exit(ran.returncode)
+
+
+if __name__ == "__main__":
+    main()
+else:
+    import schemathesis
+    from schemathesis import GenerationMode
+
+    @schemathesis.check
+    def right_bodies_are_accepted(context, response, case):
+        """In place of schemathesis' own check, which knows no rules in words."""
+        body, vocabulary = case.body, int(os.environ["LILY_VOCABULARY"])
+        right = case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE
+        if right and isinstance(body, dict) and rules_hold(body, vocabulary, case.path != "/tokenize"):
+            assert response.status_code == 200, f"{response.status_code}: {response.text}"
