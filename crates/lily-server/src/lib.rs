@@ -20,6 +20,7 @@
 //! |---|---|
 //! | `POST /v1/chat/completions` | streaming or not, tools, thinking, log probabilities |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
+//! | `GET /` | the chat page |
 //! | `GET /health` | 200 `ok`, or 503 while the worker is loading or dead |
 
 #![forbid(unsafe_code)]

@@ -3,6 +3,7 @@
 mod chat_completions;
 mod health;
 mod models;
+mod page;
 
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -91,6 +92,7 @@ pub fn router(state: AppState) -> Router {
     Router::new()
         .route("/health", get(health::health))
         .merge(api)
+        .merge(page::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn(log::each_request))

@@ -1,0 +1,84 @@
+// One request to the server, and its answer as it arrives.
+
+import { brokenOff, duringStream, fromResponse, unreachable } from "./failure.js";
+import { EventStream } from "./sse.js";
+
+/** Headers that carry the key, if there is one. */
+export function authorization(key) {
+  return key ? { authorization: `Bearer ${key}` } : {};
+}
+
+/**
+ * Sends `body` and hands each chunk to `onChunk`, each comment line to
+ * `onComment`. Returns when the server says that it has sent everything.
+ *
+ * Throws a `Failure`, or what the browser throws where `signal` aborts.
+ */
+export async function streamAnswer(body, { key, signal, onChunk, onComment, fetch = globalThis.fetch }) {
+  const response = await send(body, key, signal, fetch);
+  if (!response.ok) {
+    const text = await response.text().catch(() => "");
+    throw fromResponse(response.status, text, response.headers.get("retry-after"));
+  }
+  const events = new EventStream();
+  const reader = response.body.getReader();
+  try {
+    for (;;) {
+      const { done, value } = await read(reader, signal);
+      if (done) throw brokenOff();
+      for (const event of events.push(value)) {
+        if (event.comment !== undefined) onComment(event.comment);
+        else if (event.data === "[DONE]") return;
+        else onChunk(parseChunk(event.data));
+      }
+    }
+  } finally {
+    // Whoever stops reading early also tells the server to stop.
+    reader.cancel().catch(() => {});
+  }
+}
+
+async function send(body, key, signal, fetch) {
+  try {
+    return await fetch("v1/chat/completions", {
+      method: "POST",
+      headers: { "content-type": "application/json", ...authorization(key) },
+      body: JSON.stringify(body),
+      cache: "no-store",
+      credentials: "same-origin",
+      redirect: "error",
+      signal,
+    });
+  } catch (error) {
+    throw signal?.aborted ? error : unreachable();
+  }
+}
+
+async function read(reader, signal) {
+  try {
+    return await reader.read();
+  } catch (error) {
+    throw signal?.aborted ? error : brokenOff();
+  }
+}
+
+function parseChunk(data) {
+  let chunk;
+  try {
+    chunk = JSON.parse(data);
+  } catch {
+    chunk = null;
+  }
+  if (chunk === null || typeof chunk !== "object") {
+    throw duringStream({ message: "It sent something that is not a chunk of an answer" });
+  }
+  if (chunk.error) throw duringStream(chunk.error);
+  return chunk;
+}
+
+/** The share of the prompt that is done, from a comment of the server; null for other comments. */
+export function prefillProgress(comment) {
+  const match = /^prefill (\d+)\/(\d+)$/.exec(comment);
+  if (!match || Number(match[2]) === 0) return null;
+  return Math.min(1, Number(match[1]) / Number(match[2]));
+}
