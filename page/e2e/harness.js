@@ -39,7 +39,10 @@ export function launch() {
 /** Starts `lily serve` with the demo model; `{ port, stop() }`. */
 export async function serveDemo(...flags) {
   const program = process.env.LILY_BIN ?? new URL("../../target/debug/lily", import.meta.url).pathname;
+  // None of the caller's settings.
+  const env = Object.entries(process.env).filter(([name]) => !name.startsWith("LILY_"));
   const child = spawn(program, ["serve", "--port", "0", ...flags], {
+    env: Object.fromEntries(env),
     stdio: ["ignore", "ignore", "pipe"],
   });
   let said = "";
@@ -74,6 +77,7 @@ export class Gate {
   #server;
   #holdAfter = Infinity;
   #held = [];
+  #open = new Set();
 
   static async before(port) {
     const gate = new Gate();
@@ -101,6 +105,11 @@ export class Gate {
     for (const go of this.#held.splice(0)) go();
   }
 
+  /** Breaks the connections of the running answers. */
+  breakOff() {
+    for (const outgoing of this.#open) outgoing.destroy();
+  }
+
   /** Answers chat requests with these chunks instead of the server's. */
   script(...chunks) {
     const events = chunks.map((chunk) => `data: ${JSON.stringify(chunk)}\n\n`);
@@ -118,7 +127,9 @@ export class Gate {
     const chat = incoming.url === "/v1/chat/completions";
     if (chat) {
       this.asked.push(JSON.parse(body.toString()));
+      this.#open.add(outgoing);
       outgoing.on("close", () => {
+        this.#open.delete(outgoing);
         if (!outgoing.writableFinished) this.abandoned += 1;
       });
     }
@@ -217,7 +228,8 @@ export class Visitor {
   /** What axe-core finds wrong, as short lines. */
   async accessibilityFaults() {
     await this.page.evaluate(AXE);
-    const { violations } = await this.page.evaluate(() => globalThis.axe.run(document));
+    const { passes, violations } = await this.page.evaluate(() => globalThis.axe.run(document));
+    assert.ok(passes.length > 20, `axe applied only ${passes.length} rules`);
     return violations.map(({ id, nodes }) => `${id}: ${nodes.map((node) => node.html).join(" ")}`);
   }
 

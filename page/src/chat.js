@@ -81,9 +81,15 @@ export class Chat {
     this.#running?.abort();
   }
 
-  /** Keeps what has come so far, for a page that is going away. */
+  /** Keeps what has come so far, for a page that may be going away. */
   saveUnfinished() {
     if (this.running) this.#save();
+  }
+
+  /** Ends the running answer on a page that is going away, before the browser does, which would look like a failure. */
+  leave() {
+    this.saveUnfinished();
+    this.stop();
   }
 
   async #answer() {

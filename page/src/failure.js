@@ -41,7 +41,11 @@ export function fromResponse(status, body, retryAfter) {
   if (status === 401 || status === 403) {
     return new Failure("This server asks for an API key.", detail, { remedy: "key" });
   }
-  if (status === 429) return new Failure("The server is busy.", `${detail} ${again(seconds)}`, wait);
+  if (status === 429) {
+    // The server says to come again; this page says when.
+    const why = detail.replace(/;? ?try again later\.$/, ".");
+    return new Failure("The server is busy.", `${why} ${again(seconds)}`, wait);
+  }
   if (status === 503) return unavailable(error, detail, seconds, wait);
   if (status === 413 || error?.code === "context_length_exceeded") {
     const advice = "Start a new conversation, or edit your message to make it shorter.";

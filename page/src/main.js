@@ -207,15 +207,19 @@ addEventListener("scroll", () => {
   following = atEnd();
   $("to-end").hidden = following;
 }, { passive: true });
-new ResizeObserver(() => {
-  if (chat.running && following) scrollToEnd();
+const growth = new ResizeObserver(([{ target }]) => {
+  // Someone who unfolds something at the end wants to see its beginning.
+  const followed = chat.running || target !== $("messages");
+  if (following && followed) scrollToEnd();
   $("to-end").hidden = atEnd();
-}).observe($("messages"));
+});
+growth.observe($("messages"));
+growth.observe($("notice"));
 document.addEventListener("visibilitychange", () => {
   if (document.hidden) chat.saveUnfinished();
   else watch.ask();
 });
-addEventListener("pagehide", () => chat.saveUnfinished());
+addEventListener("pagehide", () => chat.leave());
 store.onConversationChanged(() => {
   if (!chat.running) chat.load(store.loadConversation());
 });

@@ -84,7 +84,7 @@ test("each status has its words and its remedy", () => {
     "This server asks for an API key.", "A valid API key is required.", "key", null,
   ]);
   assert.deepEqual(of(429, body("16 requests are waiting already; try again later"), "5"), [
-    "The server is busy.", "16 requests are waiting already; try again later. Try again in 5 seconds.", "wait", 5,
+    "The server is busy.", "16 requests are waiting already. Try again in 5 seconds.", "wait", 5,
   ]);
   assert.deepEqual(of(503, body("the model is loading", "loading"), "1"), [
     "The model is still loading.", "Try again in a second.", "wait", 1,
