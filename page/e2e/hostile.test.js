@@ -204,15 +204,15 @@ test("an error within a stream keeps what came before it", () =>
 test("a model that loads, stops and comes back is announced above the field", () =>
   visit({ expected: [/status of 503/] }, async (visitor, gate) => {
     const { page } = visitor;
-    const health = (code) => {
-      const body = JSON.stringify({ error: { code } });
+    const health = (said) => {
+      const body = JSON.stringify(said);
       gate.instead.set("/health", { status: 503, headers: {}, body });
     };
-    health("loading");
+    health({ status: "loading", progress: 0.437 });
     await page.reload();
     const notice = page.locator("#notice");
-    await notice.getByText("The model is loading…").waitFor();
-    health("worker_dead");
+    await notice.getByText("The model is loading… 43 %").first().waitFor();
+    health({ status: "dead" });
     await notice.getByText("The model has stopped. The server must be started again.").waitFor();
     gate.instead.clear();
     await until(async () => (await notice.innerText()) === "", "the end of the notice");

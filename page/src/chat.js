@@ -10,7 +10,7 @@ import { Failure } from "./failure.js";
 import { AnswerView, UserView } from "./message-view.js";
 import { requestBody } from "./request.js";
 import { saveConversation } from "./store.js";
-import { prefillProgress, streamAnswer } from "./stream.js";
+import { progressWords, streamAnswer } from "./stream.js";
 
 /** Characters of an answer that are read out when it is complete. */
 const READ_OUT = 1000;
@@ -112,8 +112,8 @@ export class Chat {
           view.update();
         },
         onComment: (comment) => {
-          const done = prefillProgress(comment);
-          if (done !== null) view.progress(`Reading the prompt… ${Math.floor(done * 100)} %`);
+          const words = progressWords(comment);
+          if (words !== null) view.progress(words);
         },
       });
     } catch (error) {

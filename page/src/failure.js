@@ -38,10 +38,10 @@ export function fromResponse(status, body, retryAfter) {
   const detail = said(error) ?? `The server answered with status ${status}.`;
   const seconds = waitingTime(retryAfter);
   const wait = { remedy: "wait", seconds };
-  if (status === 401 || status === 403) {
+  if (status === 401) {
     return new Failure("This server asks for an API key.", detail, { remedy: "key" });
   }
-  if (status === 429) {
+  if (status === 429 || error?.code === "queue_timeout") {
     // The server says to come again; this page says when.
     const why = detail.replace(/;? ?try again later\.$/, ".");
     return new Failure("The server is busy.", `${why} ${again(seconds)}`, wait);
@@ -54,6 +54,7 @@ export function fromResponse(status, body, retryAfter) {
   if (status >= 400 && status < 500) {
     return new Failure("The server does not accept this request.", detail);
   }
+  if (status === 504) return new Failure("The answer took too long.", detail);
   return new Failure("The server failed.", detail);
 }
 

@@ -19,7 +19,7 @@ let cleared = null;
 let following = true;
 let announced = false;
 
-const notices = new Notices($("notice"), $("notice-text"), $("notice-action"));
+const notices = new Notices($("notice"), $("notice-text"), $("notice-detail"), $("notice-action"));
 
 function announce(text) {
   // The same words twice would not be read a second time.
@@ -45,15 +45,16 @@ const chat = new Chat($("messages"), {
   },
 });
 
-const watch = new HealthWatch((state) => {
+const watch = new HealthWatch(({ state, progress }) => {
+  const detail = progress === null ? "" : `${Math.floor(progress * 100)} %`;
   const words = {
     ready: null,
     loading: "The model is loading…",
     dead: "The model has stopped. The server must be started again.",
-    closing: "The server is shutting down.",
+    stopping: "The server is shutting down.",
     unreachable: "The server cannot be reached.",
   };
-  notices.set("health", words[state]);
+  notices.set("health", words[state], { detail });
   if (state === "ready" && model === null) meetModel();
 });
 
@@ -131,12 +132,13 @@ function startEditing(text) {
   input.value = text;
   settleInput();
   input.focus();
-  notices.set("edit", "Sending replaces your last message.", "Cancel", () => {
+  const cancel = () => {
     input.value = "";
     stopEditing();
     settleInput();
     focusInput();
-  });
+  };
+  notices.set("edit", "Sending replaces your last message.", { caption: "Cancel", action: cancel });
 }
 
 function stopEditing() {
@@ -148,12 +150,13 @@ function clear() {
   cleared = [...chat.messages];
   stopEditing();
   chat.replace([]);
-  notices.set("cleared", "The conversation was cleared.", "Undo", () => {
+  const undo = () => {
     const messages = cleared;
     forgetCleared();
     chat.replace(messages);
     focusInput();
-  });
+  };
+  notices.set("cleared", "The conversation was cleared.", { caption: "Undo", action: undo });
   focusInput();
 }
 

@@ -76,9 +76,11 @@ function parseChunk(data) {
   return chunk;
 }
 
-/** The share of the prompt that is done, from a comment of the server; null for other comments. */
-export function prefillProgress(comment) {
-  const match = /^prefill (\d+)\/(\d+)$/.exec(comment);
-  if (!match || Number(match[2]) === 0) return null;
-  return Math.min(1, Number(match[1]) / Number(match[2]));
+/** What a comment of the server says about an answer that has not begun, in words; null if nothing. */
+export function progressWords(comment) {
+  const [, place] = /^queue (\d+)$/.exec(comment) ?? [];
+  if (place !== undefined) return `Waiting in the queue, place ${Number(place)}…`;
+  const [, done, total] = /^prefill (\d+)\/(\d+)$/.exec(comment) ?? [];
+  if (total === undefined || Number(total) === 0) return null;
+  return `Reading the prompt… ${Math.floor(Math.min(1, Number(done) / Number(total)) * 100)} %`;
 }

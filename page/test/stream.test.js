@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Failure, fromResponse, waitingTime } from "../src/failure.js";
 import { health, servedModel } from "../src/server.js";
-import { prefillProgress, streamAnswer } from "../src/stream.js";
+import { progressWords, streamAnswer } from "../src/stream.js";
 
 /** A server that answers each request with `response`. */
 const server = (response) => async () => response;
@@ -90,6 +90,11 @@ test("each status has its words and its remedy", () => {
     "The model is still loading.", "Try again in a second.", "wait", 1,
   ]);
   assert.equal(of(503, body("x", "worker_dead"), null)[0], "The model has stopped.");
+  assert.deepEqual(of(503, body("the request waited 9 seconds for its turn; try again later", "queue_timeout"), "5"), [
+    "The server is busy.", "The request waited 9 seconds for its turn. Try again in 5 seconds.", "wait", 5,
+  ]);
+  assert.equal(of(504, body("x", "request_timeout"), null)[0], "The answer took too long.");
+  assert.equal(of(403, body("x", "host_not_allowed"), null)[2], null);
   assert.equal(of(503, body("x", "shutting_down"), null)[0], "The server is shutting down.");
   assert.equal(of(503, "<html>", null)[1], "The server answered with status 503. Try again in a moment.");
   assert.match(of(400, body("too long", "context_length_exceeded"), null)[0], /too long/);
@@ -109,22 +114,31 @@ test("a waiting time may be seconds or a date", () => {
   }
 });
 
-test("only comments about the prompt tell its progress", () => {
-  assert.equal(prefillProgress("prefill 256/1024"), 0.25);
-  for (const comment of ["keep-alive", "prefill 1/0", "prefill x/y", "prefill 1/2 "]) {
-    assert.equal(prefillProgress(comment), null, comment);
+test("comments about the queue and the prompt tell what an answer waits for", () => {
+  assert.equal(progressWords("queue 3"), "Waiting in the queue, place 3…");
+  assert.equal(progressWords("prefill 256/1024"), "Reading the prompt… 25 %");
+  assert.equal(progressWords("prefill 9/3"), "Reading the prompt… 100 %");
+  for (const comment of ["keep-alive", "prefill 1/0", "prefill x/y", "prefill 1/2 ", "queue", "queue -1"]) {
+    assert.equal(progressWords(comment), null, comment);
   }
 });
 
 test("the health of the server has a word in each state", async () => {
-  const state = (status, body) => health(server(new Response(body, { status })));
-  assert.equal(await state(200, '{"status":"ok"}'), "ready");
+  const state = async (status, body) => (await health(server(new Response(body, { status })))).state;
+  assert.equal(await state(200, '{"status":"ready"}'), "ready");
   assert.equal(await state(503, '{"error":{"code":"loading"}}'), "loading");
   assert.equal(await state(503, '{"status":"loading"}'), "loading");
-  assert.equal(await state(503, '{"error":{"code":"shutting_down"}}'), "closing");
+  assert.equal(await state(503, '{"error":{"code":"shutting_down"}}'), "stopping");
+  assert.equal(await state(503, '{"status":"stopping"}'), "stopping");
   assert.equal(await state(503, '{"error":{"code":"worker_dead"}}'), "dead");
+  assert.equal(await state(503, '{"status":"dead"}'), "dead");
   assert.equal(await state(502, "bad gateway"), "unreachable");
-  assert.equal(await health(() => Promise.reject(new TypeError("no"))), "unreachable");
+  assert.equal((await health(() => Promise.reject(new TypeError("no")))).state, "unreachable");
+  const progress = async (said) => (await health(server(new Response(said, { status: 503 })))).progress;
+  assert.equal(await progress('{"status":"loading","progress":0.25}'), 0.25);
+  for (const wrong of ["7", "-1", '"half"', "null"]) {
+    assert.equal(await progress(`{"status":"loading","progress":${wrong}}`), null, wrong);
+  }
 });
 
 test("the served model is named, or known to be locked", async () => {

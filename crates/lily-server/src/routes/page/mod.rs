@@ -17,8 +17,6 @@ use axum::response::IntoResponse;
 use axum::response::Response;
 use axum::routing::get;
 
-use crate::routes::AppState;
-
 /// What the page may do: run its own script and style, and talk to this server.
 /// Nothing is loaded from elsewhere and no text ever becomes code, whatever a
 /// model says.
@@ -66,8 +64,11 @@ const FILES: [File; 5] = [
     },
 ];
 
-/// The routes of the page.
-pub(crate) fn routes() -> Router<AppState> {
+/// The routes of the page, which need nothing: not even a model that is loaded.
+pub(crate) fn routes<S>() -> Router<S>
+where
+    S: Clone + Send + Sync + 'static,
+{
     FILES.iter().fold(Router::new(), |router, file| {
         let tag = entity_tag(file.text);
         router.route(file.path, get(async move |headers: HeaderMap| answer(file, &tag, &headers)))
