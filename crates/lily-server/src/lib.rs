@@ -24,6 +24,7 @@
 //! | `POST /tokenize`, `POST /detokenize` | text or a conversation to tokens, and back |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
 //! | `GET /openapi.json` | all of this for programs: `openapi/` holds a file for each group of routes |
+//! | `GET /` | the chat page |
 //! | `GET /health` | 200 `ok`, or 503 while the worker is loading or dead |
 
 #![forbid(unsafe_code)]

@@ -6,6 +6,7 @@ mod describe;
 mod health;
 mod models;
 mod openai;
+mod page;
 mod tokenize;
 
 use std::sync::Arc;
@@ -99,6 +100,7 @@ pub fn router(state: AppState) -> Router {
         .route("/health", get(health::health))
         .route("/openapi.json", get(describe::describe))
         .merge(api)
+        .merge(page::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
         .layer(from_fn(log::each_request))
