@@ -16,7 +16,7 @@ use crate::packed::PackedMatrix;
 use crate::parse::{GENERATION, ParsedConfig, parse_config, parse_generation};
 use crate::quantization::Quantization;
 use crate::shards::Shards;
-use crate::source::{Blob, Source, is_plain_name};
+use crate::source::{Blob, FileStart, Source, is_plain_name};
 
 const MAX_CONFIG_BYTES: u64 = 16 << 20;
 pub(crate) const MAX_SIDE_FILE_BYTES: u64 = 512 << 20;
@@ -75,6 +75,15 @@ impl Checkpoint {
         Self::from_source(Source::Memory(files))
     }
 
+    /// Checks a checkpoint by the starts of its files: `config.json` and the index whole, of every
+    /// safetensors file at least the header ([`header_bytes`](crate::header_bytes)). Weights cannot be read from it.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::open`], and [`CheckpointError::Io`] where a start is too short.
+    pub fn from_starts(files: Vec<FileStart>) -> Result<Self, CheckpointError> {
+        Self::from_source(Source::Starts(files))
+    }
+
     fn from_source(source: Source) -> Result<Self, CheckpointError> {
         let ParsedConfig { model: mut config, root } = read_config(&source)?;
         let quantization = Quantization::parse(&root)?;
@@ -84,7 +93,7 @@ impl Checkpoint {
         };
         let (layout, files) = match &source {
             Source::Pack(pack) => (pack.layout(&config)?, vec![Source::whole(pack)]),
-            Source::Directory(_) | Source::Memory(_) => {
+            Source::Directory(_) | Source::Memory(_) | Source::Starts(_) => {
                 let mut shards = Shards::open(&source)?;
                 let mut layout = match_weights(&config, &quantization, &mut shards)?;
                 layout.warnings.splice(0..0, shards.warnings);
@@ -216,7 +225,7 @@ impl Checkpoint {
     pub fn verify(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<(), CheckpointError> {
         match &self.source {
             Source::Pack(pack) => pack.verify_all(progress),
-            Source::Directory(_) | Source::Memory(_) => Ok(()),
+            Source::Directory(_) | Source::Memory(_) | Source::Starts(_) => Ok(()),
         }
     }
 

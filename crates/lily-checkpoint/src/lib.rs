@@ -34,3 +34,5 @@ pub use checkpoint::{Checkpoint, MatrixPart};
 pub use describe::{describe, side_file};
 pub use error::CheckpointError;
 pub use map::Mapping;
+pub use safetensors::header_bytes;
+pub use source::FileStart;

@@ -79,26 +79,32 @@ pub(crate) fn show_shape(shape: &[usize]) -> String {
     shorten(&format!("{shape:?}"))
 }
 
-/// Reads and checks the header of `blob`.
-pub(crate) fn read_header(blob: &Blob) -> Result<Vec<TensorEntry>, CheckpointError> {
-    let file = || blob.name().to_owned();
+/// Bytes from the start of a safetensors file of `len` bytes to the end of its header, by its first 8
+/// bytes.
+///
+/// # Errors
+/// [`CheckpointError::Truncated`], [`CheckpointError::HeaderTooLong`].
+pub fn header_bytes(file: &str, first: &[u8], len: u64) -> Result<u64, CheckpointError> {
     let truncated =
-        |expected| CheckpointError::Truncated { file: file(), expected, found: blob.len() };
-    if blob.len() < 8 {
+        |expected| CheckpointError::Truncated { file: file.to_owned(), expected, found: len };
+    let Some(&length) = first.first_chunk::<8>().filter(|_| len >= 8) else {
         return Err(truncated(8));
-    }
-    let mut length = [0; 8];
-    blob.read_at(0, &mut length)?;
+    };
     let length = u64::from_le_bytes(length);
     if length > MAX_HEADER_BYTES {
-        let limit = MAX_HEADER_BYTES;
-        return Err(CheckpointError::HeaderTooLong { file: file(), limit, found: length });
+        let (file, limit, found) = (file.to_owned(), MAX_HEADER_BYTES, length);
+        return Err(CheckpointError::HeaderTooLong { file, limit, found });
     }
     let data_start = 8 + length;
-    if data_start > blob.len() {
-        return Err(truncated(data_start));
-    }
-    let mut json = vec![0; length as usize];
+    if data_start > len { Err(truncated(data_start)) } else { Ok(data_start) }
+}
+
+/// Reads and checks the header of `blob`.
+pub(crate) fn read_header(blob: &Blob) -> Result<Vec<TensorEntry>, CheckpointError> {
+    let mut first = vec![0; blob.len().min(8) as usize];
+    blob.read_at(0, &mut first)?;
+    let data_start = header_bytes(blob.name(), &first, blob.len())?;
+    let mut json = vec![0; (data_start - 8) as usize];
     blob.read_at(8, &mut json)?;
     parse_header(blob.name(), &json, blob.len() - data_start)
 }

@@ -15,6 +15,18 @@ pub(crate) enum Source {
     Directory(PathBuf),
     Memory(Vec<(&'static str, &'static [u8])>),
     Pack(PackFile),
+    Starts(Vec<FileStart>),
+}
+
+/// A file of which only the start is at hand, as before a download.
+#[derive(Clone, Debug)]
+pub struct FileStart {
+    /// File name.
+    pub name: String,
+    /// The first bytes, or all of them.
+    pub start: Vec<u8>,
+    /// Bytes of the whole file.
+    pub len: u64,
 }
 
 /// One open file.
@@ -31,6 +43,8 @@ enum Data {
     /// From a byte of a larger file on.
     Part(Arc<File>, u64),
     Memory(&'static [u8]),
+    /// Only the first bytes: those behind them cannot be read.
+    Start(Vec<u8>),
 }
 
 /// What a path may name, in messages.
@@ -97,6 +111,7 @@ impl Source {
         match self {
             Source::Directory(path) => path.display().to_string(),
             Source::Memory(_) => "the embedded files".to_owned(),
+            Source::Starts(_) => "the files to come".to_owned(),
             Source::Pack(pack) => pack.name().to_owned(),
         }
     }
@@ -106,6 +121,7 @@ impl Source {
         let mut names = Vec::new();
         match self {
             Source::Memory(files) => names.extend(files.iter().map(|(name, _)| (*name).to_owned())),
+            Source::Starts(files) => names.extend(files.iter().map(|file| file.name.clone())),
             Source::Pack(pack) => names.extend(pack.files().iter().map(|file| file.name.clone())),
             Source::Directory(path) => {
                 let failed = |source| CheckpointError::io(path.display().to_string(), source);
@@ -137,6 +153,11 @@ impl Source {
                     data: Data::Memory(bytes),
                 }))
             }
+            Source::Starts(files) => Ok(files.iter().find(|f| f.name == name).map(|file| Blob {
+                name: name.to_owned(),
+                len: file.len,
+                data: Data::Start(file.start.clone()),
+            })),
             Source::Pack(pack) => {
                 let Some(entry) = pack.files().iter().find(|file| file.name == name) else {
                     return Ok(None);
@@ -192,14 +213,19 @@ impl Blob {
         let result = match &self.data {
             Data::File(file) => file.read_exact_at(out, offset),
             Data::Part(file, start) => file.read_exact_at(out, start.saturating_add(offset)),
-            Data::Memory(bytes) => usize::try_from(offset)
-                .ok()
-                .and_then(|start| bytes.get(start..)?.get(..out.len()))
-                .map(|found| out.copy_from_slice(found))
-                .ok_or_else(|| Error::from(ErrorKind::UnexpectedEof)),
+            Data::Memory(bytes) => copy_part(bytes, offset, out),
+            Data::Start(bytes) => copy_part(bytes, offset, out),
         };
         result.map_err(|source| CheckpointError::io(&*self.name, source))
     }
+}
+
+fn copy_part(bytes: &[u8], offset: u64, out: &mut [u8]) -> std::io::Result<()> {
+    usize::try_from(offset)
+        .ok()
+        .and_then(|start| bytes.get(start..)?.get(..out.len()))
+        .map(|found| out.copy_from_slice(found))
+        .ok_or_else(|| Error::from(ErrorKind::UnexpectedEof))
 }
 
 #[cfg(test)]

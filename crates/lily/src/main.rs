@@ -12,6 +12,7 @@ mod commands;
 mod demo;
 mod device;
 mod failure;
+mod hub;
 mod model;
 
 use std::process::ExitCode;

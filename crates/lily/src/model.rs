@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{self, IsTerminal};
-use std::path::{Component, Path};
+use std::path::Path;
 use std::sync::OnceLock;
 
 use anyhow::{Context, Result, anyhow, bail};
@@ -13,6 +13,7 @@ use lily_checkpoint::pack::EXTENSION;
 use lily_checkpoint::{Checkpoint, CheckpointError, describe};
 use lily_device::{DeviceFacts, Progress};
 use lily_engine::{Engine, EngineOptions, SamplingParams, available_memory};
+use lily_hub::snapshot_of;
 use lily_model::{BuildOptions, Fusions, MemoryEstimate, estimate_memory};
 use lily_text::{ChatTemplate, RenderOptions, Tokenizer, normalise_messages};
 use serde_json::{Map, Value, json};
@@ -21,6 +22,7 @@ use crate::args::{EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, Switch};
 use crate::demo;
 use crate::device::{self, Chosen};
 use crate::failure::usage;
+use crate::hub::pull_hint;
 
 /// Loads below this size end before a progress bar could be read.
 const PROGRESS_BYTES: u64 = 256 << 20;
@@ -49,6 +51,10 @@ pub(crate) fn name(args: &ModelArgs) -> String {
     let Some(path) = args.dir() else { return demo::NAME.to_owned() };
     // `.` and `..` have no name of their own.
     let full = path.canonicalize().unwrap_or_else(|_| path.to_owned());
+    // A snapshot in a cache is named after its commit.
+    if let Some((repo, _)) = snapshot_of(&full) {
+        return repo.to_string();
+    }
     let name = if is_pack(&full) { full.file_stem() } else { full.file_name() };
     name.map_or_else(|| "model".to_owned(), |n| n.to_string_lossy().into_owned())
 }
@@ -75,9 +81,15 @@ pub(crate) fn check(args: &ModelArgs) -> Result<()> {
 /// the library says of the path itself is said without naming the path a second time.
 pub(crate) fn unopened(path: &Path, error: CheckpointError) -> anyhow::Error {
     let same = |named: &str| Path::new(named) == path;
+    let unfinished = matches!(
+        error,
+        CheckpointError::MissingFile { .. }
+            | CheckpointError::MissingShard { .. }
+            | CheckpointError::NoWeights { .. }
+    );
     let reason = match error {
         CheckpointError::Io { path: named, source } if same(&named) => match source.kind() {
-            io::ErrorKind::NotFound => anyhow!("no such directory or file{}", download_hint(path)),
+            io::ErrorKind::NotFound => anyhow!("no such directory or file{}", pull_hint(path)),
             _ => source.into(),
         },
         CheckpointError::Pack { file, source } if same(&file) => source.into(),
@@ -89,21 +101,13 @@ pub(crate) fn unopened(path: &Path, error: CheckpointError) -> anyhow::Error {
         CheckpointError::NoWeights { .. } => anyhow!("model*.safetensors is missing"),
         other => other.into(),
     };
+    let reason = match snapshot_of(path).filter(|_| unfinished) {
+        Some((repo, commit)) => anyhow!("{reason:#}; `lily pull {repo}@{commit}` completes it"),
+        None => reason,
+    };
     let empty = path.as_os_str().is_empty();
     let shown = if empty { "\"\"".to_owned() } else { path.display().to_string() };
     reason.context(format!("cannot open model {shown}"))
-}
-
-/// For a path that looks like a name on Hugging Face, `owner/model`.
-fn download_hint(path: &Path) -> String {
-    let parts: Vec<_> = path.components().collect();
-    let [Component::Normal(owner), Component::Normal(_)] = parts[..] else { return String::new() };
-    // A folder of that name makes it a path; so do an ending and a tilde that no shell replaced.
-    if Path::new(owner).exists() || is_pack(path) || owner == "~" {
-        return String::new();
-    }
-    let name = path.display();
-    format!("; lily does not download: see `hf download {name} --local-dir DIR`")
 }
 
 /// Configuration and weights by shape. `headers` says whether the weight files' headers were read;
@@ -344,6 +348,19 @@ pub(crate) fn planned(
     };
     let options = engine_options(args, &facts)?.build(&facts, token_limit);
     Ok((facts, BuildOptions { capacity, ..options }))
+}
+
+/// What a model and one session take on a device, as the flags plan it.
+pub(crate) fn estimate(
+    config: &ModelConfig,
+    manifest: &Manifest,
+    args: &PlanningArgs,
+    device: &DeviceFacts,
+) -> Result<MemoryEstimate> {
+    let capacity = context(config, args)?;
+    let rows = args.prefill_chunk(device).min(capacity);
+    let options = engine_options(args, device)?.build(device, config.vocab_size);
+    Ok(estimate_memory(config, manifest, &BuildOptions { capacity, rows, ..options })?)
 }
 
 /// The fusions asked for.

@@ -344,8 +344,8 @@ fn a_path_that_may_be_meant_otherwise_is_refused_with_advice() {
         (place("none"), ": no such directory or file\n"),
         (
             "mlx-community/Qwen3.6-35B-A3B-4bit".to_owned(),
-            ": no such directory or file; lily does not download: see `hf download \
-             mlx-community/Qwen3.6-35B-A3B-4bit --local-dir DIR`\n",
+            ": no such directory or file, and no such model in the cache; `lily pull \
+             mlx-community/Qwen3.6-35B-A3B-4bit` fetches it\n",
         ),
     ] {
         for command in [&["chat", "hello"][..], &["inspect"], &["tokenize", "hello"]] {

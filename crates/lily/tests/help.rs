@@ -26,6 +26,8 @@ fn the_help_of_each_command_has_examples() {
         "render",
         "make-checkpoint",
         "pack",
+        "pull",
+        "models",
         "doctor",
         "completions",
     ] {

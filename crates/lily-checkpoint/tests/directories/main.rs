@@ -5,4 +5,5 @@ mod hostile;
 mod published;
 mod random;
 mod refused;
+mod starts;
 mod support;

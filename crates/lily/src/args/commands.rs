@@ -143,7 +143,7 @@ pub(crate) struct GenerateArgs {
 }
 
 /// Gives the argument `id` of a shared group the help that a command needs, and keeps its place.
-fn with_help(arg: clap::Arg, id: &str, help: &'static str) -> clap::Arg {
+pub(super) fn with_help(arg: clap::Arg, id: &str, help: &'static str) -> clap::Arg {
     if arg.get_id() == id { arg.help(help).long_help(help) } else { arg }
 }
 

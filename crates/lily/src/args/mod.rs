@@ -2,10 +2,12 @@
 
 mod commands;
 mod hints;
+mod pull;
 mod shared;
 
 pub(crate) use commands::*;
 pub(crate) use hints::parse_or_exit;
+pub(crate) use pull::*;
 pub(crate) use shared::*;
 
 use clap::{Parser, Subcommand};
@@ -55,6 +57,8 @@ pub(crate) enum Command {
     Render(RenderArgs),
     MakeCheckpoint(MakeCheckpointArgs),
     Pack(PackArgs),
+    Pull(PullArgs),
+    Models(ModelsArgs),
     Doctor(DoctorArgs),
     Completions(CompletionsArgs),
 }

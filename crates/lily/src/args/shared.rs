@@ -2,18 +2,21 @@
 
 use std::env;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Args, ValueEnum};
 use lily_device::DeviceFacts;
 use lily_plan::buffer::Elem;
 
+use crate::hub;
+
 /// Which checkpoint.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Model")]
 pub(crate) struct ModelArgs {
-    /// Checkpoint directory (MLX affine or Hugging Face layout) or .lily file; default: the embedded
-    /// demo model
+    /// Checkpoint directory (MLX affine or Hugging Face layout), .lily file, or the name of a pulled
+    /// model, OWNER/NAME or OWNER/NAME@REV; default: the embedded demo model
     // An empty path is let through, so that the place which words bad paths words this one too.
     #[arg(
         long,
@@ -22,12 +25,16 @@ pub(crate) struct ModelArgs {
         value_parser = OsStringValueParser::new().map(PathBuf::from)
     )]
     pub(crate) model_path: Option<PathBuf>,
+    /// Where that is, once it was looked for.
+    #[arg(skip)]
+    located: OnceLock<PathBuf>,
 }
 
 impl ModelArgs {
-    /// The directory; `None` is the demo model.
+    /// The directory or file, looked for when first asked; `None` is the demo model.
     pub(crate) fn dir(&self) -> Option<&Path> {
-        self.model_path.as_deref()
+        let typed = self.model_path.as_deref()?;
+        Some(self.located.get_or_init(|| hub::locate(typed)))
     }
 }
 

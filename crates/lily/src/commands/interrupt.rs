@@ -1,5 +1,5 @@
 //! Ctrl-C ends the answer that is being given, or the program when none is; a file that is being
-//! written is removed before, and a program that works for this one is ended.
+//! written is removed before, one that can be continued is kept, and a program that works for this one is ended.
 
 use std::fs;
 use std::io::{self, IsTerminal};
@@ -24,6 +24,9 @@ static UNFINISHED: Mutex<Vec<PathBuf>> = Mutex::new(Vec::new());
 
 /// The programs that must not go on alone.
 static COMPANIONS: Mutex<Vec<Arc<Mutex<Child>>>> = Mutex::new(Vec::new());
+
+/// What to say when the work is interrupted.
+static KEPT: Mutex<Option<&'static str>> = Mutex::new(None);
 
 /// Whether [`abandon`] is what a signal calls.
 static ABANDONS: Mutex<bool> = Mutex::new(false);
@@ -75,6 +78,29 @@ impl Drop for Unfinished {
 
 fn unfinished() -> MutexGuard<'static, Vec<PathBuf>> {
     UNFINISHED.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Work that leaves what it has when it is interrupted: while this lives, Ctrl-C and SIGTERM say what
+/// becomes of it, and end the program.
+pub(crate) struct Kept(());
+
+impl Kept {
+    /// With what is to be said.
+    pub(crate) fn new(note: &'static str) -> Result<Self> {
+        abandon_on_signals()?;
+        *kept() = Some(note);
+        Ok(Kept(()))
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        *kept() = None;
+    }
+}
+
+fn kept() -> MutexGuard<'static, Option<&'static str>> {
+    KEPT.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A program that works for this one. It ends when this is dropped, and on Ctrl-C and SIGTERM, which
@@ -155,6 +181,9 @@ fn abandon(signal: i32) {
         if remove(path) {
             eprintln!("interrupted: removed {}", path.display());
         }
+    }
+    if let Some(note) = *kept() {
+        eprintln!("interrupted: {note}");
     }
     // Without what runs at an orderly exit: other threads, and drivers, are in the middle of their work.
     signal_hook::low_level::exit(exit_code(signal));

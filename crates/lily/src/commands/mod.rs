@@ -9,9 +9,11 @@ mod generate;
 mod inspect;
 mod interrupt;
 mod make_checkpoint;
+mod models;
 mod output;
 mod pack;
 mod plan;
+mod pull;
 mod render;
 mod serve;
 mod speed;
@@ -40,6 +42,8 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Render(args)) => render::run(&args)?,
         Some(Command::MakeCheckpoint(args)) => make_checkpoint::run(&args)?,
         Some(Command::Pack(args)) => pack::run(&args)?,
+        Some(Command::Pull(args)) => pull::run(&args)?,
+        Some(Command::Models(args)) => models::run(&args)?,
         Some(Command::Doctor(args)) => doctor::run(&args)?,
         Some(Command::Completions(args)) => completions::run(&args)?,
     }

@@ -47,6 +47,8 @@ fn run<S: AsRef<OsStr>>(
         .env_remove("LILY_DEVICE")
         .env_remove("LILY_API_KEY")
         .env_remove("LILY_LOG")
+        // Whatever models the caller has.
+        .env("HF_HUB_CACHE", "no-cache")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
