@@ -14,12 +14,12 @@ use lily_text::OutputParser;
 use lily_text::ParserOptions;
 use lily_text::Tokenizer;
 use serde_json::Value;
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::generator::Step;
+use crate::job::EventSender;
 
 /// All that the worker needs to know of a request.
 pub(crate) struct Turn {
@@ -105,7 +105,7 @@ impl Turn {
         &self,
         generator: &mut G,
         cancel: &CancelToken,
-        events: &UnboundedSender<Event>,
+        events: &EventSender,
     ) -> Result<(), GeneratorLost> {
         let mut reader = Reader::new(self, events);
         let result =
@@ -139,7 +139,7 @@ impl Turn {
 /// Turns tokens into events.
 struct Reader<'a> {
     turn: &'a Turn,
-    events: &'a UnboundedSender<Event>,
+    events: &'a EventSender,
     parser: OutputParser,
     /// Tokens whose text has not come out of the parser yet.
     pending: Vec<TokenLogprob>,
@@ -152,7 +152,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(turn: &'a Turn, events: &'a UnboundedSender<Event>) -> Reader<'a> {
+    fn new(turn: &'a Turn, events: &'a EventSender) -> Reader<'a> {
         let options = ParserOptions {
             starts_in_thinking: turn.starts_in_thinking,
             tools: turn.tools.clone(),

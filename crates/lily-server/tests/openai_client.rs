@@ -11,6 +11,7 @@ use std::process::Command;
 
 use common::demo;
 use common::options;
+use lily_server::ApiKeys;
 use lily_server::ServerOptions;
 
 #[tokio::test]
@@ -24,7 +25,7 @@ async fn the_openai_client_works_against_the_demo_model() {
         return;
     }
     let options = ServerOptions {
-        api_key: Some("secret".to_owned()),
+        api_keys: ApiKeys::new(["secret"]).unwrap(),
         model_name: "demo".to_owned(),
         ..options()
     };

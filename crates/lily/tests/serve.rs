@@ -44,7 +44,7 @@ impl Server {
         let length = body.len();
         write!(
             connection,
-            "{method} {path} HTTP/1.1\r\nhost: lily\r\nconnection: close\r\n\
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
              content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .unwrap();
