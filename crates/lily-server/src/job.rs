@@ -18,6 +18,7 @@ use std::time::Duration;
 use std::time::Instant;
 
 use lily_engine::CancelToken;
+use tokio::sync::Semaphore;
 use tokio::sync::mpsc;
 use tokio::time::Sleep;
 
@@ -143,7 +144,7 @@ pub(crate) struct Events {
 
 /// Both ends of a job's channel, in which at most `limit` events wait.
 pub(crate) fn channel(record: Arc<Record>, worker: Worker, limit: usize) -> (EventSender, Events) {
-    let (sender, receiver) = mpsc::channel(limit.max(1));
+    let (sender, receiver) = mpsc::channel(limit.clamp(1, Semaphore::MAX_PERMITS));
     let at = |limit: Option<Duration>| {
         let end = limit.and_then(|limit| record.arrival.checked_add(limit));
         end.map(|end| Box::pin(tokio::time::sleep_until(end.into())))

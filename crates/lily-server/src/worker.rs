@@ -309,3 +309,37 @@ where
         shared.stop(Status::Dead);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn queue(recent: Option<u64>, elapsed: u64) -> Queue {
+        let record = Arc::new(Record::new(1, Timeouts::default()));
+        let since = Instant::now().checked_sub(Duration::from_secs(elapsed)).unwrap();
+        Queue {
+            waiting: VecDeque::new(),
+            running: Some(Running { record, since }),
+            status: Status::Ready,
+            ticket: 1,
+            recent: recent.map(Duration::from_secs),
+        }
+    }
+
+    #[test]
+    fn the_time_to_come_back_follows_from_how_long_requests_have_taken() {
+        assert_eq!(queue(None, 0).retry_seconds(), 5, "nothing is known yet");
+        assert_eq!(queue(Some(40), 0).retry_seconds(), 40);
+        assert_eq!(queue(Some(40), 25).retry_seconds(), 15);
+        assert_eq!(queue(Some(40), 60).retry_seconds(), 10, "it may take longer yet");
+        assert_eq!(queue(Some(0), 0).retry_seconds(), 1);
+        assert_eq!(queue(Some(10_000), 0).retry_seconds(), 120);
+    }
+
+    #[test]
+    fn the_latest_requests_count_most() {
+        let mut queue = queue(Some(100), 0);
+        queue.finish_running();
+        assert_eq!(queue.recent.unwrap().as_secs(), 50);
+    }
+}

@@ -9,11 +9,13 @@ use std::time::Duration;
 use common::TestServer;
 use common::chat;
 use common::client::read;
+use common::endless;
 use common::model;
 use common::options;
 use common::script::Reply;
 use common::script::Scripted;
 use common::tokenizer;
+use common::waiting;
 use lily_server::ApiKeys;
 use lily_server::AppState;
 use lily_server::GenerateError;
@@ -24,21 +26,6 @@ use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
-
-/// A reply that waits for a word from the test, and both ends of the wait.
-fn waiting(reply: Reply) -> (Reply, oneshot::Receiver<()>, mpsc::Sender<()>) {
-    let (started, has_started) = oneshot::channel();
-    let (release, released) = mpsc::channel();
-    let reply = Reply::Waits { started, release: released, reply: Box::new(reply) };
-    (reply, has_started, release)
-}
-
-/// A reply without end, and what tells of its beginning and its cancellation.
-fn endless() -> (Reply, oneshot::Receiver<()>, oneshot::Receiver<()>) {
-    let (started, has_started) = oneshot::channel();
-    let (cancelled, was_cancelled) = oneshot::channel();
-    (Reply::GoesOn { started, cancelled }, has_started, was_cancelled)
-}
 
 #[tokio::test]
 async fn a_client_that_leaves_ends_its_generation_streaming_or_not() {
