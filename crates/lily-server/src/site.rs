@@ -1,5 +1,6 @@
 //! What answers requests before there is a model, and from then on.
 
+use std::any::Any;
 use std::sync::Arc;
 use std::sync::OnceLock;
 use std::sync::atomic::AtomicU64;
@@ -8,7 +9,10 @@ use std::sync::atomic::Ordering;
 use axum::Router;
 use axum::extract::State;
 use axum::middleware::from_fn_with_state;
+use axum::response::IntoResponse;
+use axum::response::Response;
 use axum::routing::get;
+use tower_http::catch_panic::CatchPanicLayer;
 
 use crate::error::ApiError;
 use crate::metrics::Metrics;
@@ -68,9 +72,10 @@ impl Front {
         routes.route_layer(from_fn_with_state(self.clone(), auth::require_key))
     }
 
-    /// Puts what concerns every request in front of the routes: the log outermost,
-    /// so that it sees what the others refuse.
+    /// Puts what concerns every request around the routes: the log outermost, so
+    /// that it sees what the others refuse.
     pub(crate) fn guard(&self, routes: Router) -> Router {
+        let routes = routes.layer(CatchPanicLayer::custom(panicked));
         let routes = match cors::layer(&self.options.cors) {
             Some(cors) => routes.layer(cors),
             None => routes,
@@ -90,6 +95,11 @@ impl Front {
             .with_state(self.clone());
         self.guard(routes)
     }
+}
+
+/// The answer of a route that panicked: its client is told, and no other notices.
+fn panicked(_: Box<dyn Any + Send>) -> Response {
+    ApiError::Internal("the request made the server panic".to_owned()).into_response()
 }
 
 /// The routes of now; clones share them.
@@ -112,5 +122,33 @@ impl Site {
 
     pub(crate) fn router(&self) -> Router {
         self.ready.get().unwrap_or(&self.loading).clone()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::body::Body;
+    use axum::http::Request;
+    use http_body_util::BodyExt;
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test]
+    async fn a_route_that_panics_is_a_500_in_json() {
+        let panics = || async {
+            if true {
+                panic!("in a test")
+            }
+        };
+        let routes = Router::new().route("/panics", get(panics));
+        let routes = Front::new(ServerOptions::default()).guard(routes);
+        let request = Request::get("/panics").body(Body::empty()).unwrap();
+        let response = routes.oneshot(request).await.unwrap();
+        assert_eq!(response.status(), 500);
+        assert!(response.headers().contains_key(log::REQUEST_ID));
+        let body = response.into_body().collect().await.unwrap().to_bytes();
+        let body: serde_json::Value = serde_json::from_slice(&body).unwrap();
+        assert_eq!(body["error"]["type"], "server_error");
     }
 }

@@ -12,6 +12,7 @@ use common::endless;
 use common::options;
 use common::script::Reply;
 use common::waiting;
+use common::weather_tool;
 use lily_server::Limits;
 use lily_server::ServerOptions;
 use serde_json::json;
@@ -180,4 +181,25 @@ async fn a_stream_that_is_not_read_is_bounded_in_time() {
     let _unread = server.client.begin_chat(&chat(json!({"stream": true}))).await;
     was_cancelled.await.unwrap();
     assert_eq!(server.client.chat(&chat(json!({}))).await.status, 200);
+}
+
+#[tokio::test]
+async fn what_one_answer_leaves_half_does_not_show_in_the_next() {
+    let half = "<tool_call>\n<function=get_weather>\n<parameter=city>\nLis";
+    let text = "ď 👋 and </think> so on.";
+    let (first, started, release) = waiting(Reply::RunsOutAfter(half));
+    let server = TestServer::start(vec![first, Reply::Says(text)]).await;
+    let calling = chat(json!({"stream": true, "tools": weather_tool(), "max_tokens": 20}));
+    let mut first = server.client.begin_chat(&calling).await;
+    started.await.unwrap();
+    let mut second = server.client.begin_chat(&chat(json!({"stream": true}))).await;
+    server.client.until_metric("lily_requests_waiting", 1.0).await;
+    release.send(()).unwrap();
+    let (first, second) = (read(&mut first).await, read(&mut second).await);
+    assert!(first.body.contains("get_weather"), "{}", first.body);
+    let deltas = second.events().into_iter().map(|event| event["choices"][0]["delta"].clone());
+    let deltas: Vec<_> = deltas.collect();
+    let content: String = deltas.iter().filter_map(|delta| delta["content"].as_str()).collect();
+    assert_eq!(content, text);
+    assert!(deltas.iter().all(|delta| delta.get("tool_calls").is_none()));
 }

@@ -117,6 +117,11 @@ impl Client {
 pub(crate) async fn read(connection: &mut TcpStream) -> Response {
     let mut bytes = Vec::new();
     connection.read_to_end(&mut bytes).await.unwrap();
+    parse(bytes)
+}
+
+/// A whole response from its bytes.
+pub(crate) fn parse(bytes: Vec<u8>) -> Response {
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
     let mut lines = head.lines();

@@ -46,6 +46,7 @@ fn run<S: AsRef<OsStr>>(
         .env_remove("LILY_MODEL_PATH")
         .env_remove("LILY_DEVICE")
         .env_remove("LILY_API_KEY")
+        .env_remove("LILY_API_KEY_FILE")
         .env_remove("LILY_LOG")
         .envs(variables.iter().copied())
         .stdin(Stdio::piped())
