@@ -25,7 +25,6 @@ use lily_server::bind;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
 
 #[tokio::test]
 async fn a_client_that_leaves_ends_its_generation_streaming_or_not() {

@@ -4,6 +4,8 @@
 //! got alone. `LILY_LOAD_SECONDS` and `LILY_LOAD_CLIENTS` make it longer and
 //! wider; `--nocapture` shows the figures.
 
+#![allow(clippy::print_stdout, reason = "the figures are for whoever runs it with --nocapture")]
+
 mod common;
 
 use std::collections::BTreeMap;
