@@ -111,7 +111,7 @@ fn start_log(args: &LogArgs) -> Result<()> {
         .with_max_level(level);
     match args.log_format {
         LogFormat::Text => log.init(),
-        LogFormat::Json => log.json().flatten_event(true).init(),
+        LogFormat::Json => log.json().flatten_event(true).with_span_list(false).init(),
     }
     Ok(())
 }
