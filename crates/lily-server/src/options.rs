@@ -26,7 +26,9 @@ pub struct ServerOptions {
     /// Listen beyond loopback although no key is asked for.
     pub allow_no_key: bool,
     /// Names, besides `localhost` and plain addresses, under which the server may
-    /// be reached where no key is asked for. See [`ServerOptions::checks_host`].
+    /// be reached where no key is asked for. Otherwise a web page could reach a
+    /// server that only this machine can reach: by a name of its own that it lets
+    /// point here (DNS rebinding).
     pub allowed_hosts: Vec<String>,
     /// Web pages of other origins that may use the server.
     pub cors: Cors,
@@ -151,9 +153,7 @@ impl ServerOptions {
     }
 
     /// Whether requests must name the server by an address, `localhost` or one of
-    /// [`ServerOptions::allowed_hosts`]. Without a key, a web page could otherwise
-    /// reach a server that only this machine can reach: by a name of its own that
-    /// it lets point here (DNS rebinding).
+    /// [`ServerOptions::allowed_hosts`].
     pub(crate) fn checks_host(&self) -> bool {
         self.api_keys.is_empty()
     }
