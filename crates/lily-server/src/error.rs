@@ -1,5 +1,8 @@
 //! Errors, and the only place where they become HTTP.
 
+use std::net::IpAddr;
+use std::path::PathBuf;
+
 use axum::Json;
 use axum::http::HeaderValue;
 use axum::http::StatusCode;
@@ -34,9 +37,57 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
-    /// The API key holds characters that no HTTP header can carry.
-    #[error("the API key must be visible ASCII without spaces")]
+    /// An API key holds characters that no HTTP header can carry.
+    #[error("an API key must be visible ASCII without spaces")]
     InvalidApiKey,
+    /// A file of API keys without any.
+    #[error("there is no API key in it")]
+    NoApiKeys,
+    /// Other machines could use the server, and no key is asked for.
+    #[error("other machines could use the server on {host} without an API key")]
+    Unprotected {
+        /// The address to listen on.
+        host: IpAddr,
+    },
+    /// What should be an origin is none.
+    #[error("{origin:?} is no origin, such as https://chat.example.org, and not *")]
+    InvalidOrigin {
+        /// The text.
+        origin: String,
+    },
+    /// This processor lacks instructions that the cryptography is written in.
+    #[error("TLS needs a processor with AES, and AVX2, BMI2 and ADX or NEON")]
+    TlsProcessor,
+    /// A certificate or key file cannot be read.
+    #[error("cannot read {}", path.display())]
+    TlsFile {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A certificate or key file holds none.
+    #[error("{} does not hold {expected} in PEM form: {reason}", path.display())]
+    TlsPem {
+        /// The file.
+        path: PathBuf,
+        /// What it should hold.
+        expected: &'static str,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// Certificate and key are unusable, or do not belong together.
+    #[error("cannot use certificate {} with key {}", certificate.display(), key.display())]
+    Tls {
+        /// The certificate file.
+        certificate: PathBuf,
+        /// The key file.
+        key: PathBuf,
+        /// What is wrong with them.
+        #[source]
+        source: rustls::Error,
+    },
 }
 
 /// Everything a request can be answered with instead of what it asked for.
@@ -45,6 +96,9 @@ pub(crate) enum ApiError {
     /// The body is not JSON.
     #[error("the body is not valid JSON: {0}")]
     Json(serde_json::Error),
+    /// The body is nested too deeply.
+    #[error("the body is nested deeper than 127 levels")]
+    JsonDepth,
     /// A field is missing, unknown, unsupported, of the wrong type or out of range.
     #[error("{message}")]
     Field {
@@ -88,13 +142,33 @@ pub(crate) enum ApiError {
     BodyUnreadable,
     /// The client stopped sending.
     #[error("no part of the body came for {seconds} seconds")]
+    BodyPause {
+        /// How long was waited.
+        seconds: u64,
+    },
+    /// The client sent too slowly.
+    #[error("the body did not come within {seconds} seconds")]
     BodyTimeout {
         /// How long was waited.
         seconds: u64,
     },
     /// No key, or another one.
-    #[error("a valid API key is required: Authorization: Bearer KEY")]
+    #[error("a valid API key is required: Authorization: Bearer KEY, or x-api-key: KEY")]
     Unauthorized,
+    /// The request calls the server by a name that may not be its own.
+    #[error(
+        "the host {host:?} is not known; `lily serve --allow-host NAME` or an API key lets it in"
+    )]
+    Host {
+        /// The name.
+        host: String,
+    },
+    /// A web page of another origin sent the request.
+    #[error("pages of {origin:?} may not use this server; `lily serve --cors-origin` lets them")]
+    Origin {
+        /// The origin.
+        origin: String,
+    },
     /// No such route.
     #[error("there is no {method} {path}")]
     UnknownRoute {
@@ -128,7 +202,26 @@ pub(crate) enum ApiError {
     QueueFull {
         /// Requests in the queue.
         waiting: usize,
+        /// In how many seconds there may be a place.
+        retry_seconds: u64,
     },
+    /// The request waited too long for its turn.
+    #[error("the request waited {seconds} seconds for its turn; try again later")]
+    QueueTimeout {
+        /// How long it waited.
+        seconds: u64,
+        /// In how many seconds there may be a place.
+        retry_seconds: u64,
+    },
+    /// The request took too long.
+    #[error("the request took longer than the {seconds} seconds that this server allows")]
+    Deadline {
+        /// How long it might take.
+        seconds: u64,
+    },
+    /// The client reads too slowly.
+    #[error("the answer was not read as fast as it was written")]
+    SlowClient,
     /// The worker is not there yet.
     #[error("the model is loading")]
     Loading,
@@ -148,6 +241,13 @@ pub(crate) enum ApiError {
     #[error("internal error: {0}")]
     Internal(String),
 }
+
+/// `Retry-After` of a server whose model is loading.
+pub(crate) const LOADING_RETRY_SECONDS: u64 = 5;
+
+/// [`ApiError::label`] of a response that is an error, among its extensions.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ErrorCode(pub(crate) &'static str);
 
 /// The error object of OpenAI's API.
 #[derive(Debug, Serialize)]
@@ -188,6 +288,7 @@ impl ApiError {
         const REQUEST: &str = "invalid_request_error";
         match self {
             ApiError::Json(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_json")),
+            ApiError::JsonDepth => (StatusCode::BAD_REQUEST, REQUEST, Some("json_too_deep")),
             ApiError::Field { code, .. } => (StatusCode::BAD_REQUEST, REQUEST, Some(code)),
             ApiError::Messages(_) | ApiError::PromptEmpty => {
                 (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_messages"))
@@ -197,7 +298,12 @@ impl ApiError {
             }
             ApiError::Sampling(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_value")),
             ApiError::BodyUnreadable => (StatusCode::BAD_REQUEST, REQUEST, None),
-            ApiError::BodyTimeout { .. } => (StatusCode::REQUEST_TIMEOUT, REQUEST, None),
+            ApiError::BodyPause { .. } | ApiError::BodyTimeout { .. } => {
+                (StatusCode::REQUEST_TIMEOUT, REQUEST, Some("body_timeout"))
+            }
+            ApiError::SlowClient => (StatusCode::REQUEST_TIMEOUT, REQUEST, Some("slow_client")),
+            ApiError::Host { .. } => (StatusCode::FORBIDDEN, REQUEST, Some("host_not_allowed")),
+            ApiError::Origin { .. } => (StatusCode::FORBIDDEN, REQUEST, Some("origin_not_allowed")),
             ApiError::ContentType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, REQUEST, None),
             ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, None),
             ApiError::Unauthorized => {
@@ -216,6 +322,12 @@ impl ApiError {
             ApiError::QueueFull { .. } => {
                 (StatusCode::TOO_MANY_REQUESTS, "rate_limit_error", Some("queue_full"))
             }
+            ApiError::QueueTimeout { .. } => {
+                (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("queue_timeout"))
+            }
+            ApiError::Deadline { .. } => {
+                (StatusCode::GATEWAY_TIMEOUT, "server_error", Some("request_timeout"))
+            }
             ApiError::Loading => (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("loading")),
             ApiError::WorkerDead => {
                 (StatusCode::SERVICE_UNAVAILABLE, "server_error", Some("worker_dead"))
@@ -226,6 +338,22 @@ impl ApiError {
             ApiError::Generate(_) | ApiError::Text(_) | ApiError::Internal(_) => {
                 (StatusCode::INTERNAL_SERVER_ERROR, "server_error", None)
             }
+        }
+    }
+
+    /// What logs and metrics call the error: its code, or else its type.
+    pub(crate) fn label(&self) -> &'static str {
+        let (_, kind, code) = self.class();
+        code.unwrap_or(kind)
+    }
+
+    /// In how many seconds it makes sense to ask again.
+    fn retry_seconds(&self) -> Option<u64> {
+        match self {
+            ApiError::QueueFull { retry_seconds, .. }
+            | ApiError::QueueTimeout { retry_seconds, .. } => Some(*retry_seconds),
+            ApiError::Loading => Some(LOADING_RETRY_SECONDS),
+            _ => None,
         }
     }
 
@@ -265,20 +393,17 @@ impl From<GenerateError> for ApiError {
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, ..) = self.class();
-        if status.is_server_error() {
+        if status == StatusCode::INTERNAL_SERVER_ERROR {
             tracing::error!(%status, error = %self, "request failed");
         }
         let mut response = (status, Json(self.body())).into_response();
+        response.extensions_mut().insert(ErrorCode(self.label()));
         let headers = response.headers_mut();
-        match self {
-            // A generation takes seconds; asking again sooner only adds load.
-            ApiError::QueueFull { .. } | ApiError::Loading => {
-                headers.insert(header::RETRY_AFTER, HeaderValue::from_static("5"));
-            }
-            ApiError::Unauthorized => {
-                headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-            }
-            _ => {}
+        if let Some(seconds) = self.retry_seconds() {
+            headers.insert(header::RETRY_AFTER, seconds.into());
+        }
+        if matches!(self, ApiError::Unauthorized) {
+            headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
         response
     }

@@ -114,7 +114,8 @@ fn answer(
     let sink = Mutex::new(sink);
     let step = |step| {
         let mut sink = sink.lock().unwrap_or_else(PoisonError::into_inner);
-        if sink(step).is_break() {
+        // The token that a prefill ends with comes after its last step, wanted or not.
+        if !cancel.is_cancelled() && sink(step).is_break() {
             cancel.cancel();
         }
     };
@@ -130,4 +131,68 @@ fn answer(
         return Ok(FinishReason::Cancelled);
     }
     Ok(generation.finish_reason().unwrap_or(FinishReason::Cancelled))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use lily_checkpoint::Checkpoint;
+    use lily_cpu::CpuDevice;
+    use lily_cpu::CpuOptions;
+    use lily_device::NoProgress;
+    use lily_engine::EngineOptions;
+
+    use super::*;
+
+    /// Prompt tokens of a step, of which the prompt takes four.
+    const CHUNK: usize = 16;
+
+    fn demo() -> EngineGenerator {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+        let checkpoint = Checkpoint::open(&root.join("models/demo/checkpoint")).unwrap();
+        let device = CpuDevice::new(CpuOptions::default());
+        let options =
+            EngineOptions { context: Some(256), prefill_chunk: CHUNK, ..EngineOptions::default() };
+        let engine = Engine::load(&checkpoint, &device, options, &NoProgress).unwrap();
+        EngineGenerator::new(engine).unwrap()
+    }
+
+    /// Runs up to `stop` steps, at the last of which `at_stop` happens, and counts all.
+    fn steps(
+        generator: &mut EngineGenerator,
+        stop: usize,
+        at_stop: fn(&CancelToken) -> ControlFlow<()>,
+    ) -> usize {
+        let (cancel, mut steps) = (CancelToken::new(), 0);
+        let defaults = generator.engine.default_options();
+        let options =
+            GenerateOptions { max_tokens: Some(100), stop_tokens: Vec::new(), ..defaults };
+        let result = generator.generate(&[1; 4 * CHUNK], options, &cancel, &mut |_| {
+            steps += 1;
+            if steps == stop { at_stop(&cancel) } else { ControlFlow::Continue(()) }
+        });
+        assert_eq!(result.unwrap(), FinishReason::Cancelled);
+        steps
+    }
+
+    #[test]
+    fn a_request_nobody_wants_ends_at_once_in_prefill_and_while_it_answers() {
+        let mut generator = demo();
+        for stop in [1, 3, 4, 5, 9] {
+            assert_eq!(steps(&mut generator, stop, |_| ControlFlow::Break(())), stop);
+        }
+    }
+
+    #[test]
+    fn a_cancelled_request_ends_with_the_step_it_is_in() {
+        let mut generator = demo();
+        for stop in [1, 3, 4, 5, 9] {
+            let taken = steps(&mut generator, stop, |cancel| {
+                cancel.cancel();
+                ControlFlow::Continue(())
+            });
+            assert_eq!(taken, stop);
+        }
+    }
 }

@@ -25,13 +25,25 @@
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
 //! | `GET /openapi.json` | all of this for programs: `openapi/` holds a file for each group of routes |
 //! | `GET /` | the chat page |
-//! | `GET /health` | 200 `ok`, or 503 while the worker is loading or dead |
+//! | `GET /health` | 200 `ready`, or 503 `loading`, `stopping` or `dead` |
+//! | `GET /metrics` | counters and histograms for Prometheus |
+//!
+//! # Under load
+//! Who comes when the queue is full is told when to come back (429). A client
+//! that leaves ends its request within one step, whether it waits, is in prefill
+//! or reads a stream. The worker never waits for a client: what a slow one leaves
+//! unread is bounded in number and in time, and so is every other thing a client
+//! may hold on to ([`Limits`]).
 
 #![forbid(unsafe_code)]
 
+mod connections;
 mod error;
 mod generator;
+mod job;
 mod json;
+mod keys;
+mod metrics;
 mod middleware;
 mod model;
 mod openapi;
@@ -39,8 +51,10 @@ mod options;
 mod request;
 mod routes;
 mod serve;
+mod site;
 mod sse;
 mod turn;
+mod watch;
 mod worker;
 
 pub use error::ServerError;
@@ -48,8 +62,12 @@ pub use generator::GenerateError;
 pub use generator::Generator;
 pub use generator::Sink;
 pub use generator::Step;
+pub use keys::ApiKeys;
 pub use model::Model;
+pub use options::Cors;
+pub use options::Limits;
 pub use options::ServerOptions;
+pub use options::TlsFiles;
 pub use routes::AppState;
 pub use routes::router;
 pub use serve::Backend;
@@ -58,3 +76,4 @@ pub use serve::bind;
 pub use serve::run;
 pub use serve::serve;
 pub use serve::serve_state;
+pub use site::LoadProgress;

@@ -8,7 +8,7 @@ use crate::model::Model;
 
 /// The first holds what the document begins with; each of the others adds
 /// `paths` and `components` of its own.
-const FILES: [&str; 7] = [
+const FILES: [&str; 8] = [
     include_str!("../openapi/base.json"),
     include_str!("../openapi/shared.json"),
     include_str!("../openapi/models.json"),
@@ -16,6 +16,7 @@ const FILES: [&str; 7] = [
     include_str!("../openapi/chat_completions.json"),
     include_str!("../openapi/completions.json"),
     include_str!("../openapi/tokenize.json"),
+    include_str!("../openapi/operations.json"),
 ];
 
 /// The document for a model, whose vocabulary bounds token ids.

@@ -6,20 +6,27 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::serve::ListenerExt;
 use lily_engine::Engine;
 use lily_text::ChatTemplate;
 use lily_text::Tokenizer;
 use tokio::net::TcpListener;
-use tokio::sync::{oneshot, watch};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
+use tokio_rustls::TlsAcceptor;
 
+use crate::connections::Accepting;
+use crate::connections::Connections;
+use crate::connections::tls;
 use crate::error::ServerError;
 use crate::generator::EngineGenerator;
 use crate::model::Model;
 use crate::options::ServerOptions;
+use crate::options::TlsFiles;
 use crate::routes::AppState;
 use crate::routes::router;
+use crate::site::Front;
+use crate::site::LoadProgress;
+use crate::site::Site;
 
 /// How long cancelled requests have to get their last bytes out.
 const FLUSH: Duration = Duration::from_secs(5);
@@ -41,8 +48,8 @@ pub struct Backend {
 /// [`ServerOptions::shutdown_grace`] and cancels the rest.
 ///
 /// # Errors
-/// [`ServerError`] if the API key is unusable, or the worker thread or the
-/// accept loop fails.
+/// [`ServerError`] if the options cannot be served with, or the worker thread
+/// cannot be started.
 pub async fn serve<F>(
     listener: TcpListener,
     options: ServerOptions,
@@ -52,11 +59,21 @@ pub async fn serve<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    serve_state(listener, state(options, backend)?, shutdown).await
+    options.check()?;
+    serve_state(listener, state(Front::new(options), backend)?, shutdown).await
 }
 
-fn state(options: ServerOptions, backend: Backend) -> Result<AppState, ServerError> {
+fn state(front: Front, backend: Backend) -> Result<AppState, ServerError> {
     let Backend { engine, tokenizer, template, thinking } = backend;
+    let memory = engine.memory();
+    for (kind, bytes) in [
+        ("weights", memory.weights),
+        ("kv_cache", memory.kv()),
+        ("recurrent_state", memory.state),
+        ("scratch", memory.scratch),
+    ] {
+        front.metrics.model_memory(kind, bytes);
+    }
     let model = Model {
         tokenizer,
         template: Arc::new(template),
@@ -64,13 +81,13 @@ fn state(options: ServerOptions, backend: Backend) -> Result<AppState, ServerErr
         context: engine.context(),
         defaults: engine.default_options(),
     };
-    AppState::new(options, model, move || EngineGenerator::new(engine))
+    AppState::behind(front, model, move || EngineGenerator::new(engine))
 }
 
 /// [`serve`] with a generator of the caller's choice.
 ///
 /// # Errors
-/// [`ServerError::Io`] if the accept loop fails.
+/// [`ServerError`] if TLS is asked for and cannot be had.
 pub async fn serve_state<F>(
     listener: TcpListener,
     state: AppState,
@@ -79,41 +96,48 @@ pub async fn serve_state<F>(
 where
     F: Future<Output = ()> + Send + 'static,
 {
-    let (asked, mut shutdown_asked) = watch::channel(false);
-    let graceful = async move {
-        shutdown.await;
-        tracing::info!("shutting down");
-        let _ = asked.send(true);
-    };
-    // A token must leave at once, not when the next one fills up the packet.
-    let listener = listener.tap_io(|stream| drop(stream.set_nodelay(true)));
-    let server = axum::serve(listener, router(state.clone())).with_graceful_shutdown(graceful);
+    let front = state.front();
+    let tls = acceptor(front.options.tls.as_ref())?;
+    let site = Site::loading(front);
+    site.open(router(state.clone()));
+    let accepting = connections(front, site, tls).accept(listener);
+    shutdown.await;
+    close(accepting, state).await;
+    Ok(())
+}
+
+fn acceptor(files: Option<&TlsFiles>) -> Result<Option<TlsAcceptor>, ServerError> {
+    files.map(tls::acceptor).transpose()
+}
+
+fn connections(front: &Front, site: Site, tls: Option<TlsAcceptor>) -> Connections {
+    Connections { site, tls, limits: front.options.limits, metrics: Arc::clone(&front.metrics) }
+}
+
+/// Lets running requests end within the grace, and cancels the rest.
+async fn close(mut accepting: Accepting, state: AppState) {
+    tracing::info!("shutting down");
     let mut worker = state.worker().clone();
-    let grace = state.options().shutdown_grace;
+    accepting.close();
     let overtime = async {
-        if shutdown_asked.wait_for(|asked| *asked).await.is_err() {
-            // The server has ended by itself.
-            std::future::pending::<()>().await;
-        }
-        tokio::time::sleep(grace).await;
+        tokio::time::sleep(state.options().shutdown_grace).await;
         tracing::warn!("cancelling the requests that are still running");
         worker.close();
         tokio::time::sleep(FLUSH).await;
     };
-    let served = tokio::select! {
-        served = server.into_future() => served,
-        () = overtime => Ok(()),
-    };
+    tokio::select! {
+        () = accepting.ended() => {}
+        () = overtime => {}
+    }
     worker.close();
     // A step that hangs must not keep the process from ending.
     let _ = timeout(FLUSH, worker.ended()).await;
-    served.map_err(|source| ServerError::Io { action: "accept connections", source })
 }
 
-/// An address that is listened on: connections wait there until [`run`] has a model to serve.
-#[derive(Debug)]
+/// An address that is listened on, with what is needed to answer on it.
 pub struct Bound {
     listener: std::net::TcpListener,
+    tls: Option<TlsAcceptor>,
     asked: SocketAddr,
 }
 
@@ -122,14 +146,16 @@ pub struct Bound {
 /// by a second program too, which would find that out after it has loaded.)
 ///
 /// # Errors
-/// [`ServerError::InvalidApiKey`] if no header can carry the key,
+/// [`ServerError::Unprotected`] if it would let other machines in without a key,
+/// one of the TLS errors if certificate or key are unusable,
 /// [`ServerError::Listen`] if the address cannot be listened on.
 pub fn bind(options: &ServerOptions) -> Result<Bound, ServerError> {
     options.check()?;
+    let tls = acceptor(options.tls.as_ref())?;
     let asked = SocketAddr::new(options.host, options.port);
     let listener = std::net::TcpListener::bind(asked).map_err(cannot_listen(asked))?;
     listener.set_nonblocking(true).map_err(cannot_listen(asked))?;
-    Ok(Bound { listener, asked })
+    Ok(Bound { listener, tls, asked })
 }
 
 fn cannot_listen(address: SocketAddr) -> impl Fn(io::Error) -> ServerError {
@@ -138,43 +164,68 @@ fn cannot_listen(address: SocketAddr) -> impl Fn(io::Error) -> ServerError {
 
 /// Serves on the address with a runtime of its own, until interrupted
 /// (Ctrl-C, or SIGTERM where there is one); a second interruption ends it at
-/// once. `ready` is called with the address once connections are taken.
+/// once. `ready` is called with the address once there is a model.
+///
+/// While `load` runs, on the calling thread, `/health` and `/metrics` are
+/// answered and everything else is told to come back (503); signals do then what
+/// they do without a server.
 ///
 /// # Errors
-/// As [`serve`].
-pub fn run(
+/// As [`serve`], and whatever `load` gives.
+pub fn run<E>(
     bound: Bound,
     options: ServerOptions,
-    backend: Backend,
+    load: impl FnOnce(&LoadProgress) -> Result<Backend, E>,
     ready: impl FnOnce(SocketAddr),
-) -> Result<(), ServerError> {
+) -> Result<(), E>
+where
+    E: From<ServerError>,
+{
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(2)
         .enable_all()
         .build()
         .map_err(|source| ServerError::Io { action: "start the async runtime", source })?;
-    let served = runtime.block_on(async {
-        let Bound { listener, asked } = bound;
-        let listener = TcpListener::from_std(listener).map_err(cannot_listen(asked))?;
-        let address = listener.local_addr().map_err(cannot_listen(asked))?;
-        let state = state(options, backend)?;
-        ready(address);
+    let front = Front::new(options);
+    let site = Site::loading(&front);
+    let (accepting, address) = {
+        let _runtime = runtime.enter();
+        accept(bound, &front, &site)?
+    };
+    let backend = load(&front.loading)?;
+    let state = state(front, backend)?;
+    site.open(router(state.clone()));
+    ready(address);
+    runtime.block_on(async {
         let (asked, shutdown) = oneshot::channel();
         let twice = async {
             interrupted().await;
             let _ = asked.send(());
             interrupted().await;
         };
-        let shutdown = async { drop(shutdown.await) };
-        tokio::pin!(twice);
+        let once = async {
+            let _ = shutdown.await;
+            close(accepting, state).await;
+        };
         tokio::select! {
-            served = serve_state(listener, state, shutdown) => served,
-            () = &mut twice => Ok(()),
+            () = once => {}
+            () = twice => {}
         }
     });
     // Whatever still runs must not keep the process from ending.
     runtime.shutdown_background();
-    served
+    Ok(())
+}
+
+fn accept(
+    bound: Bound,
+    front: &Front,
+    site: &Site,
+) -> Result<(Accepting, SocketAddr), ServerError> {
+    let Bound { listener, tls, asked } = bound;
+    let listener = TcpListener::from_std(listener).map_err(cannot_listen(asked))?;
+    let address = listener.local_addr().map_err(cannot_listen(asked))?;
+    Ok((connections(front, site.clone(), tls).accept(listener), address))
 }
 
 /// Completes when the user or the system asks the process to end.

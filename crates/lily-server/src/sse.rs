@@ -2,9 +2,11 @@
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::Context;
 use std::task::Poll;
+use std::task::ready;
 use std::time::Duration;
 
 use axum::http::HeaderName;
@@ -13,10 +15,11 @@ use axum::response::IntoResponse;
 use axum::response::Response;
 use axum::response::Sse;
 use axum::response::sse;
-use axum::response::sse::KeepAlive;
 use futures_core::Stream;
 use lily_text::OutputEvent;
 use serde::Serialize;
+use tokio::time::Instant;
+use tokio::time::Sleep;
 
 use crate::error::ApiError;
 use crate::turn::Event;
@@ -81,17 +84,30 @@ pub(crate) fn response<E: Encode>(
     keep_alive: Duration,
 ) -> Response {
     let ready = VecDeque::from(encoder.start());
-    let frames = Frames { events, encoder: Box::new(encoder), ready };
-    let keep_alive = KeepAlive::new().interval(keep_alive).text("keep-alive");
+    let silence = Box::pin(tokio::time::sleep(keep_alive));
+    let frames = Frames { events, encoder: Box::new(encoder), ready, keep_alive, silence };
     // nginx and its kin would otherwise gather the stream before passing it on.
     let unbuffered = (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
-    ([unbuffered], Sse::new(frames).keep_alive(keep_alive)).into_response()
+    ([unbuffered], Sse::new(frames)).into_response()
 }
 
 struct Frames {
     events: Events,
     encoder: Box<dyn Encode>,
     ready: VecDeque<Frame>,
+    keep_alive: Duration,
+    /// Ends when nothing has been sent for `keep_alive`.
+    silence: Pin<Box<Sleep>>,
+}
+
+impl Frames {
+    fn send(&mut self, Frame(event): Frame) -> Poll<Option<Result<sse::Event, Infallible>>> {
+        let next = Instant::now().checked_add(self.keep_alive);
+        if let Some(next) = next {
+            self.silence.as_mut().reset(next);
+        }
+        Poll::Ready(Some(Ok(event)))
+    }
 }
 
 impl Stream for Frames {
@@ -99,11 +115,15 @@ impl Stream for Frames {
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         loop {
-            if let Some(Frame(event)) = self.ready.pop_front() {
-                return Poll::Ready(Some(Ok(event)));
+            if let Some(frame) = self.ready.pop_front() {
+                return self.send(frame);
             }
             let event = match self.events.poll_next(context) {
-                Poll::Pending => return Poll::Pending,
+                Poll::Pending => {
+                    ready!(self.silence.as_mut().poll(context));
+                    let progress = Frame::comment(self.events.progress());
+                    return self.send(progress);
+                }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(event)) => event,
             };
@@ -118,7 +138,7 @@ impl Stream for Frames {
                 Event::Complete { choice, finish } => self.encoder.complete(choice, finish),
                 Event::Finished(outcome) => self.encoder.finish(outcome),
                 Event::Failed(error) => {
-                    tracing::error!(%error, "a stream failed");
+                    tracing::warn!(%error, "a stream failed");
                     vec![Frame::error(&error)]
                 }
             };

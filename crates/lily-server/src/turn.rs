@@ -21,12 +21,12 @@ use lily_text::OutputParser;
 use lily_text::ParserOptions;
 use lily_text::Tokenizer;
 use serde_json::Value;
-use tokio::sync::mpsc::UnboundedSender;
 
 use crate::error::ApiError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::generator::Step;
+use crate::job::EventSender;
 
 /// All that the worker needs to know of a request.
 pub(crate) struct Turn {
@@ -135,7 +135,7 @@ impl Turn {
         &self,
         generator: &mut G,
         cancel: &CancelToken,
-        events: &UnboundedSender<Event>,
+        events: &EventSender,
     ) -> Result<(), GeneratorLost> {
         let mut total = Outcome {
             finish: Finish::Stop,
@@ -194,7 +194,7 @@ impl Turn {
 struct Reader<'a> {
     turn: &'a Turn,
     choice: usize,
-    events: &'a UnboundedSender<Event>,
+    events: &'a EventSender,
     parser: OutputParser,
     /// Tokens whose text has not come out of the parser yet, each with the place of its bytes in
     /// the answer.
@@ -210,7 +210,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn new(turn: &'a Turn, choice: usize, events: &'a UnboundedSender<Event>) -> Reader<'a> {
+    fn new(turn: &'a Turn, choice: usize, events: &'a EventSender) -> Reader<'a> {
         let options = ParserOptions {
             starts_in_thinking: turn.starts_in_thinking,
             tools: turn.tools.clone(),

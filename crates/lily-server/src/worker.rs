@@ -1,10 +1,7 @@
 //! The one thread that owns the session, and the bounded queue in front of it.
 //!
-//! A request becomes a [`Job`]; what comes of it travels back over the job's own
-//! channel. That channel is not bounded: a client that reads slowly must not
-//! hold up the others, and a generation is bounded by the context anyway.
-//! Dropping the [`Events`] end cancels the job within one step; a waiting job
-//! that was cancelled leaves the queue without running.
+//! A request becomes a [`Job`]. A waiting job that was cancelled leaves the queue
+//! without running.
 
 use std::collections::VecDeque;
 use std::panic::AssertUnwindSafe;
@@ -13,22 +10,34 @@ use std::sync::Arc;
 use std::sync::Condvar;
 use std::sync::Mutex;
 use std::sync::MutexGuard;
-use std::sync::OnceLock;
 use std::sync::PoisonError;
-use std::task::Context;
-use std::task::Poll;
+use std::time::Duration;
+use std::time::Instant;
 
-use lily_engine::CancelToken;
-use tokio::sync::mpsc;
 use tokio::sync::watch;
 
 use crate::error::ApiError;
 use crate::error::ServerError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
-use crate::turn::Event;
-use crate::turn::Outcome;
+use crate::job;
+use crate::job::EventSender;
+use crate::job::Record;
+use crate::job::Timeouts;
+use crate::metrics::Load;
+use crate::metrics::Metrics;
+use crate::options::ServerOptions;
 use crate::turn::Turn;
+use crate::watch::Watched;
+
+pub(crate) use crate::job::Events;
+pub(crate) use crate::job::LastOutcome;
+
+/// `Retry-After` where no request has ended yet that would tell more.
+const RETRY: Duration = Duration::from_secs(5);
+
+/// Longest `Retry-After`: an estimate is no better than that.
+const LONGEST_RETRY: Duration = Duration::from_secs(120);
 
 /// What the worker is able to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,23 +52,75 @@ pub(crate) enum Status {
     Dead,
 }
 
+impl Status {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Status::Loading => "loading",
+            Status::Ready => "ready",
+            Status::Closing => "stopping",
+            Status::Dead => "dead",
+        }
+    }
+}
+
 /// A turn together with the way back to the one who asked for it.
 struct Job {
     turn: Turn,
-    events: mpsc::UnboundedSender<Event>,
-    cancel: CancelToken,
+    events: EventSender,
+    record: Arc<Record>,
+}
+
+impl Job {
+    fn is_wanted(&self) -> bool {
+        !self.record.cancel.is_cancelled()
+    }
 }
 
 struct Queue {
     waiting: VecDeque<Job>,
-    running: Option<CancelToken>,
+    running: Option<Running>,
     status: Status,
+    /// The ticket of the next job.
+    ticket: u64,
+    /// How long jobs have taken lately, each half as much as the one after it.
+    recent: Option<Duration>,
+}
+
+struct Running {
+    record: Arc<Record>,
+    since: Instant,
+}
+
+impl Queue {
+    /// Notes how long the job took that has just ended.
+    fn finish_running(&mut self) {
+        if let Some(running) = self.running.take() {
+            let took = running.since.elapsed();
+            self.recent = Some(self.recent.map_or(took, |recent| (recent + took) / 2));
+        }
+    }
+
+    /// When the running job may be done, and a place free.
+    fn next_place(&self) -> Duration {
+        let Some(recent) = self.recent else { return RETRY };
+        let elapsed = self.running.as_ref().map_or(Duration::ZERO, |job| job.since.elapsed());
+        // A job that takes longer than the others may take longer yet.
+        recent.saturating_sub(elapsed).max(recent / 4).min(LONGEST_RETRY)
+    }
+
+    /// As [`Queue::next_place`], in the whole seconds of a header.
+    fn retry_seconds(&self) -> u64 {
+        (self.next_place().as_secs_f64().ceil() as u64).max(1)
+    }
 }
 
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
     limit: usize,
+    timeouts: Timeouts,
+    stream_events: usize,
+    metrics: Arc<Metrics>,
 }
 
 impl Shared {
@@ -72,15 +133,16 @@ impl Shared {
     /// Ends the current job and waits for the next one; `None` when closing.
     fn next(&self) -> Option<Job> {
         let mut queue = self.lock();
-        queue.running = None;
+        queue.finish_running();
         loop {
             if queue.status == Status::Closing {
                 return None;
             }
             match queue.waiting.pop_front() {
-                Some(job) if job.cancel.is_cancelled() => {}
+                Some(job) if !job.is_wanted() => {}
                 Some(job) => {
-                    queue.running = Some(job.cancel.clone());
+                    let record = Arc::clone(&job.record);
+                    queue.running = Some(Running { record, since: Instant::now() });
                     return Some(job);
                 }
                 None => queue = self.wake.wait(queue).unwrap_or_else(PoisonError::into_inner),
@@ -94,7 +156,7 @@ impl Shared {
         // Their channels close with them, which every waiting request sees.
         queue.waiting.clear();
         if let Some(running) = queue.running.take() {
-            running.cancel();
+            running.record.cancel.cancel();
         }
         drop(queue);
         self.wake.notify_all();
@@ -111,13 +173,30 @@ pub(crate) struct Worker {
 impl Worker {
     /// Starts the thread. `start` runs on it, for a generator may take a while
     /// to make.
-    pub(crate) fn spawn<G, F>(start: F, limit: usize) -> Result<Worker, ServerError>
+    pub(crate) fn spawn<G, F>(
+        start: F,
+        options: &ServerOptions,
+        metrics: Arc<Metrics>,
+    ) -> Result<Worker, ServerError>
     where
         G: Generator,
         F: FnOnce() -> Result<G, GenerateError> + Send + 'static,
     {
-        let queue = Queue { waiting: VecDeque::new(), running: None, status: Status::Loading };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), wake: Condvar::new(), limit });
+        let queue = Queue {
+            waiting: VecDeque::new(),
+            running: None,
+            status: Status::Loading,
+            ticket: 0,
+            recent: None,
+        };
+        let shared = Arc::new(Shared {
+            queue: Mutex::new(queue),
+            wake: Condvar::new(),
+            limit: options.queue_limit,
+            timeouts: Timeouts { queue: options.queue_timeout, request: options.request_timeout },
+            stream_events: options.limits.stream_events,
+            metrics,
+        });
         let (end, ended) = watch::channel(());
         let worker = Worker { shared: Arc::clone(&shared), ended };
         std::thread::Builder::new()
@@ -134,6 +213,29 @@ impl Worker {
         self.shared.lock().status
     }
 
+    /// What the metrics tell of the queue.
+    pub(crate) fn load(&self) -> Load {
+        let queue = self.shared.lock();
+        let waiting = queue.waiting.iter().filter(|job| job.is_wanted()).count();
+        Load { status: queue.status, waiting, running: usize::from(queue.running.is_some()) }
+    }
+
+    /// The place of a waiting job; the next to run has the first.
+    pub(crate) fn place(&self, ticket: u64) -> Option<usize> {
+        let queue = self.shared.lock();
+        let mut wanted = queue.waiting.iter().filter(|job| job.is_wanted());
+        wanted.position(|job| job.record.ticket == ticket).map(|before| before + 1)
+    }
+
+    /// In how many seconds there may be a place in the queue.
+    pub(crate) fn retry_seconds(&self) -> u64 {
+        self.shared.lock().retry_seconds()
+    }
+
+    pub(crate) fn metrics(&self) -> &Metrics {
+        &self.shared.metrics
+    }
+
     /// Puts a turn into the queue.
     pub(crate) fn submit(&self, turn: Turn) -> Result<Events, ApiError> {
         let mut queue = self.shared.lock();
@@ -142,18 +244,19 @@ impl Worker {
             Status::Closing => return Err(ApiError::ShuttingDown),
             Status::Dead => return Err(ApiError::WorkerDead),
         }
-        queue.waiting.retain(|job| !job.cancel.is_cancelled());
+        queue.waiting.retain(Job::is_wanted);
         let waiting = queue.waiting.len();
         if waiting + usize::from(queue.running.is_some()) > self.shared.limit {
-            return Err(ApiError::QueueFull { waiting });
+            return Err(ApiError::QueueFull { waiting, retry_seconds: queue.retry_seconds() });
         }
-        let (events, receiver) = mpsc::unbounded_channel();
-        let cancel = CancelToken::new();
-        queue.waiting.push_back(Job { turn, events, cancel: cancel.clone() });
+        queue.ticket += 1;
+        let record = Arc::new(Record::new(queue.ticket, self.shared.timeouts));
+        let (sender, events) =
+            job::channel(Arc::clone(&record), self.clone(), self.shared.stream_events);
+        queue.waiting.push_back(Job { turn, events: sender, record });
         drop(queue);
         self.shared.wake.notify_one();
-        let (worker, outcome) = (self.clone(), LastOutcome::default());
-        Ok(Events { receiver, cancel, worker, ended: false, outcome })
+        Ok(events)
     }
 
     /// Takes no more jobs, cancels the running one and fails the waiting ones.
@@ -176,7 +279,7 @@ where
     // The generator is abandoned after a panic, so nothing half changed is used again.
     let served = catch_unwind(AssertUnwindSafe(|| {
         let mut generator = match start() {
-            Ok(generator) => generator,
+            Ok(generator) => Watched::new(generator, Arc::clone(&shared.metrics)),
             Err(error) => {
                 tracing::error!(%error, "the generator could not be made");
                 return false;
@@ -188,8 +291,9 @@ where
         }
         drop(queue);
         while let Some(job) = shared.next() {
+            generator.watch(&job.record);
             let ran = catch_unwind(AssertUnwindSafe(|| {
-                job.turn.run(&mut generator, &job.cancel, &job.events)
+                job.turn.run(&mut generator, &job.record.cancel, &job.events)
             }));
             if !matches!(ran, Ok(Ok(()))) {
                 // Before the job and its channel go, so that whoever sees the
@@ -206,61 +310,36 @@ where
     }
 }
 
-/// What a job gives back, in order. Dropping it cancels the job.
-pub(crate) struct Events {
-    receiver: mpsc::UnboundedReceiver<Event>,
-    cancel: CancelToken,
-    worker: Worker,
-    ended: bool,
-    outcome: LastOutcome,
-}
+#[cfg(test)]
+mod tests {
+    use super::*;
 
-/// How a turn ended, once it has ended well; clones share it.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct LastOutcome(Arc<OnceLock<Outcome>>);
-
-impl LastOutcome {
-    pub(crate) fn get(&self) -> Option<Outcome> {
-        self.0.get().copied()
-    }
-}
-
-impl Events {
-    /// The next event; `None` after [`Event::Finished`] or [`Event::Failed`],
-    /// one of which always comes.
-    pub(crate) fn poll_next(&mut self, context: &mut Context<'_>) -> Poll<Option<Event>> {
-        if self.ended {
-            return Poll::Ready(None);
+    fn queue(recent: Option<u64>, elapsed: u64) -> Queue {
+        let record = Arc::new(Record::new(1, Timeouts::default()));
+        let since = Instant::now().checked_sub(Duration::from_secs(elapsed)).unwrap();
+        Queue {
+            waiting: VecDeque::new(),
+            running: Some(Running { record, since }),
+            status: Status::Ready,
+            ticket: 1,
+            recent: recent.map(Duration::from_secs),
         }
-        let event = match self.receiver.poll_recv(context) {
-            Poll::Pending => return Poll::Pending,
-            Poll::Ready(Some(event)) => event,
-            Poll::Ready(None) if self.worker.status() == Status::Closing => {
-                Event::Failed(ApiError::ShuttingDown)
-            }
-            Poll::Ready(None) => Event::Failed(ApiError::WorkerDead),
-        };
-        self.ended = matches!(event, Event::Finished(_) | Event::Failed(_));
-        if let Event::Finished(outcome) = event {
-            // There is one end to a turn.
-            let _ = self.outcome.0.set(outcome);
-        }
-        Poll::Ready(Some(event))
     }
 
-    /// Where the end of the turn will be found by whoever does not read the events.
-    pub(crate) fn outcome(&self) -> LastOutcome {
-        self.outcome.clone()
+    #[test]
+    fn the_time_to_come_back_follows_from_how_long_requests_have_taken() {
+        assert_eq!(queue(None, 0).retry_seconds(), 5, "nothing is known yet");
+        assert_eq!(queue(Some(40), 0).retry_seconds(), 40);
+        assert_eq!(queue(Some(40), 25).retry_seconds(), 15);
+        assert_eq!(queue(Some(40), 60).retry_seconds(), 10, "it may take longer yet");
+        assert_eq!(queue(Some(0), 0).retry_seconds(), 1);
+        assert_eq!(queue(Some(10_000), 0).retry_seconds(), 120);
     }
 
-    /// [`Events::poll_next`] for `async` code.
-    pub(crate) async fn next(&mut self) -> Option<Event> {
-        std::future::poll_fn(|context| self.poll_next(context)).await
-    }
-}
-
-impl Drop for Events {
-    fn drop(&mut self) {
-        self.cancel.cancel();
+    #[test]
+    fn the_latest_requests_count_most() {
+        let mut queue = queue(Some(100), 0);
+        queue.finish_running();
+        assert_eq!(queue.recent.unwrap().as_secs(), 50);
     }
 }

@@ -6,6 +6,7 @@ use common::TestServer;
 use common::chat;
 use common::options;
 use common::script::Reply;
+use lily_server::ApiKeys;
 use lily_server::ServerOptions;
 use serde_json::Value;
 use serde_json::json;
@@ -260,9 +261,10 @@ async fn a_body_that_is_not_json_is_refused_with_the_position() {
         assert_eq!(response.error("code"), "invalid_json");
         assert!(response.error("message").as_str().unwrap().contains(part), "{}", response.body);
     }
-    let deep = "[".repeat(100_000);
-    let response = server.client.send("POST", CHAT, &[JSON], deep.as_bytes()).await;
-    assert_eq!((response.status, response.error("code")), (400, json!("invalid_json")));
+    for deep in ["[".repeat(100_000), "{\"a\":".repeat(128)] {
+        let response = server.client.send("POST", CHAT, &[JSON], deep.as_bytes()).await;
+        assert_eq!((response.status, response.error("code")), (400, json!("json_too_deep")));
+    }
     let list = server.client.send("POST", CHAT, &[JSON], b"[1]").await;
     assert_eq!((list.status, list.error("code")), (400, json!("invalid_type")));
 }
@@ -307,7 +309,7 @@ async fn unknown_routes_and_wrong_methods_answer_in_json() {
 
 #[tokio::test]
 async fn with_a_key_set_only_health_answers_without_it() {
-    let options = ServerOptions { api_key: Some("secret".to_owned()), ..options() };
+    let options = ServerOptions { api_keys: ApiKeys::new(["secret"]).unwrap(), ..options() };
     let server = TestServer::with_options(options, vec![Reply::Says("Hi.")]).await;
     for headers in [
         &[][..],

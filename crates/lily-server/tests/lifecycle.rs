@@ -9,11 +9,14 @@ use std::time::Duration;
 use common::TestServer;
 use common::chat;
 use common::client::read;
+use common::endless;
 use common::model;
 use common::options;
 use common::script::Reply;
 use common::script::Scripted;
 use common::tokenizer;
+use common::waiting;
+use lily_server::ApiKeys;
 use lily_server::AppState;
 use lily_server::GenerateError;
 use lily_server::ServerError;
@@ -22,22 +25,6 @@ use lily_server::bind;
 use serde_json::json;
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpListener;
-use tokio::sync::oneshot;
-
-/// A reply that waits for a word from the test, and both ends of the wait.
-fn waiting(reply: Reply) -> (Reply, oneshot::Receiver<()>, mpsc::Sender<()>) {
-    let (started, has_started) = oneshot::channel();
-    let (release, released) = mpsc::channel();
-    let reply = Reply::Waits { started, release: released, reply: Box::new(reply) };
-    (reply, has_started, release)
-}
-
-/// A reply without end, and what tells of its beginning and its cancellation.
-fn endless() -> (Reply, oneshot::Receiver<()>, oneshot::Receiver<()>) {
-    let (started, has_started) = oneshot::channel();
-    let (cancelled, was_cancelled) = oneshot::channel();
-    (Reply::GoesOn { started, cancelled }, has_started, was_cancelled)
-}
 
 #[tokio::test]
 async fn a_client_that_leaves_ends_its_generation_streaming_or_not() {
@@ -113,7 +100,7 @@ async fn a_panic_fails_every_waiting_request_and_the_health() {
     let seen = String::from_utf8(seen).unwrap();
     assert!(seen.contains("worker_dead") && !seen.contains("[DONE]"), "{seen}");
     let health = server.client.get("/health").await;
-    assert_eq!((health.status, health.error("code")), (503, json!("worker_dead")));
+    assert_eq!((health.status, health.json()), (503, json!({"status": "dead"})));
     assert_eq!(server.client.chat(&body).await.status, 503);
     assert_eq!(server.client.get("/v1/models").await.status, 200);
 }
@@ -133,13 +120,14 @@ async fn health_tells_loading_from_ready_from_failed() {
     });
     let server = TestServer::with_state(state.unwrap()).await;
     let health = server.client.get("/health").await;
-    assert_eq!((health.status, health.error("code")), (503, json!("loading")));
+    assert_eq!((health.status, health.json()), (503, json!({"status": "loading"})));
+    assert_eq!(health.header("retry-after"), Some("5"));
     let mut waiting = server.client.begin_chat(&chat(json!({}))).await;
     let generator = Scripted::new(tokenizer(), vec![Reply::Says("Hi.")], mpsc::channel().0);
     go.send(Some(generator)).unwrap();
     assert_eq!(read(&mut waiting).await.status, 200);
     let health = server.client.get("/health").await;
-    assert_eq!((health.status, health.json()), (200, json!({"status": "ok"})));
+    assert_eq!((health.status, health.json()), (200, json!({"status": "ready"})));
 
     let (go, gone) = mpsc::channel::<Option<Scripted>>();
     let state = AppState::new(options(), model(tokenizer()), move || {
@@ -194,17 +182,23 @@ async fn an_address_that_is_taken_is_refused_before_there_is_a_model() {
             assert_eq!(named, address.to_string());
             assert_eq!(source.kind(), ErrorKind::AddrInUse);
         }
-        other => panic!("{other:?}"),
+        other => panic!("{:?}", other.err()),
+    }
+}
+
+#[test]
+fn a_key_that_no_header_can_carry_is_refused() {
+    for key in ["", "two words", "schlüssel", "line\n"] {
+        let found = ApiKeys::new(["good", key]);
+        assert!(matches!(found, Err(ServerError::InvalidApiKey)), "{key:?}");
     }
 }
 
 #[tokio::test]
-async fn a_key_that_no_header_can_carry_is_refused_at_the_start() {
-    for key in ["", "two words", "schlüssel", "line\n"] {
-        let options = ServerOptions { api_key: Some(key.to_owned()), ..options() };
-        let start = || Err::<Scripted, _>(GenerateError::Failed("not needed".to_owned()));
-        assert!(matches!(bind(&options), Err(ServerError::InvalidApiKey)), "{key:?}");
-        let result = AppState::new(options, model(tokenizer()), start);
-        assert!(matches!(result, Err(ServerError::InvalidApiKey)), "{key:?}");
-    }
+async fn an_address_of_the_network_is_refused_without_a_key() {
+    let options = ServerOptions { host: [0, 0, 0, 0].into(), port: 0, ..options() };
+    assert!(matches!(bind(&options), Err(ServerError::Unprotected { .. })));
+    let start = || Err::<Scripted, _>(GenerateError::Failed("not needed".to_owned()));
+    let result = AppState::new(options, model(tokenizer()), start);
+    assert!(matches!(result, Err(ServerError::Unprotected { .. })));
 }

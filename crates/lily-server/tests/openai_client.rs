@@ -8,12 +8,13 @@ mod common;
 use common::demo;
 use common::options;
 use common::python;
+use lily_server::ApiKeys;
 use lily_server::ServerOptions;
 
 #[tokio::test]
 async fn the_openai_client_works_against_the_demo_model() {
     let options = ServerOptions {
-        api_key: Some("secret".to_owned()),
+        api_keys: ApiKeys::new(["secret"]).unwrap(),
         model_name: "demo".to_owned(),
         ..options()
     };

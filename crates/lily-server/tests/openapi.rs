@@ -4,6 +4,7 @@ mod common;
 
 use common::TestServer;
 use common::options;
+use lily_server::ApiKeys;
 use lily_server::ServerOptions;
 use serde_json::Value;
 use serde_json::json;
@@ -43,7 +44,7 @@ async fn every_reference_leads_somewhere_and_every_schema_is_used() {
 
 #[tokio::test]
 async fn the_document_needs_no_key_and_bounds_ids_by_the_vocabulary() {
-    let options = ServerOptions { api_key: Some("secret".to_owned()), ..options() };
+    let options = ServerOptions { api_keys: ApiKeys::new(["secret"]).unwrap(), ..options() };
     let server = TestServer::with_options(options, Vec::new()).await;
     let response = server.client.get("/openapi.json").await;
     assert_eq!(response.status, 200);

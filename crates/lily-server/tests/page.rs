@@ -5,6 +5,7 @@ mod common;
 
 use common::TestServer;
 use common::options;
+use lily_server::ApiKeys;
 use lily_server::ServerOptions;
 
 const FILES: [(&str, &str); 5] = [
@@ -50,7 +51,7 @@ async fn each_file_comes_with_its_type_and_the_headers_that_lock_the_page_in() {
 
 #[tokio::test]
 async fn the_page_needs_no_key_where_the_api_does() {
-    let options = ServerOptions { api_key: Some("secret".to_owned()), ..options() };
+    let options = ServerOptions { api_keys: ApiKeys::new(["secret"]).unwrap(), ..options() };
     let server = TestServer::with_options(options, Vec::new()).await;
     let client = server.client;
     for (path, _) in FILES {

@@ -230,11 +230,11 @@ pub(crate) fn load(
     needs: Needs,
     adjust: impl FnOnce(EngineOptions, &ModelConfig) -> Result<EngineOptions>,
 ) -> Result<Loaded> {
-    let opened = open_all(model, args, needs, adjust)?;
-    let (engine, device) = (opened.engine()?, opened.device());
-    let Opened { name, tokenizer, template, .. } = opened;
-    Ok(Loaded { name, engine, device, tokenizer, template })
+    open_all(model, args, needs, adjust)?.load(&|_, _| {})
 }
+
+/// Who is told, besides the progress bar, that so many of so many bytes are loaded.
+pub(crate) type Listener<'a> = &'a (dyn Fn(u64, u64) + Sync);
 
 /// A model whose files are open and whose machine is chosen, but whose weights are not loaded.
 pub(crate) struct Opened {
@@ -245,7 +245,6 @@ pub(crate) struct Opened {
     tokenizer: Option<Tokenizer>,
     template: Option<ChatTemplate>,
 }
-
 /// Everything of [`load`] but the loading.
 pub(crate) fn open_all(
     model: &ModelArgs,
@@ -284,8 +283,19 @@ impl Opened {
 
     /// Loads the weights; may be called again when what it gave is gone.
     pub(crate) fn engine(&self) -> Result<Engine> {
-        let (device, bar) = (&*self.chosen.device, LoadingBar::default());
+        self.engine_telling(&|_, _| {})
+    }
+
+    fn engine_telling(&self, listener: Listener<'_>) -> Result<Engine> {
+        let (device, bar) = (&*self.chosen.device, LoadingBar { bar: OnceLock::new(), listener });
         Ok(Engine::load(&self.checkpoint, device, self.options.clone(), &bar)?)
+    }
+
+    /// Loads the weights and closes the files.
+    pub(crate) fn load(self, listener: Listener<'_>) -> Result<Loaded> {
+        let (engine, device) = (self.engine_telling(listener)?, self.device());
+        let Opened { name, tokenizer, template, .. } = self;
+        Ok(Loaded { name, engine, device, tokenizer, template })
     }
 
     /// What the model and one session of `context` tokens take.
@@ -427,13 +437,14 @@ impl Loaded {
 }
 
 /// A bar on a terminal while a large model loads.
-#[derive(Default)]
-struct LoadingBar {
+struct LoadingBar<'a> {
     bar: OnceLock<ProgressBar>,
+    listener: Listener<'a>,
 }
 
-impl Progress for LoadingBar {
+impl Progress for LoadingBar<'_> {
     fn advance(&self, done: u64, total: u64) {
+        (self.listener)(done, total);
         if total < PROGRESS_BYTES || !io::stderr().is_terminal() {
             return;
         }

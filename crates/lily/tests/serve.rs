@@ -24,6 +24,7 @@ impl Server {
             .args(flags)
             .env_remove("LILY_MODEL_PATH")
             .env_remove("LILY_API_KEY")
+            .env_remove("LILY_API_KEY_FILE")
             .env_remove("LILY_LOG")
             .stderr(Stdio::piped())
             .spawn()
@@ -39,13 +40,18 @@ impl Server {
 
     /// Sends a request on a connection of its own and returns the whole response.
     fn ask(&self, method: &str, path: &str, body: &str) -> String {
+        self.ask_with(method, path, "", body)
+    }
+
+    /// [`Server::ask`] with more headers, each with its line end.
+    fn ask_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
         let (_, rest) = self.ready.split_once("http://").unwrap();
         let mut connection = TcpStream::connect(rest.split_once('/').unwrap().0).unwrap();
         let length = body.len();
         write!(
             connection,
-            "{method} {path} HTTP/1.1\r\nhost: lily\r\nconnection: close\r\n\
-             content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
+             {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
         )
         .unwrap();
         let mut response = String::new();
@@ -123,9 +129,80 @@ fn a_port_that_is_taken_is_refused_before_the_model_is_loaded() {
 #[test]
 fn an_address_of_another_machine_is_answered_with_a_hint() {
     // Set aside for documentation: no machine has it.
-    let run = lily(["serve", "--port=0", "--host=192.0.2.1"]);
+    let run = lily(["serve", "--port=0", "--host=192.0.2.1", "--allow-no-key"]);
     assert_eq!(run.code, 1, "{}", run.stderr);
     assert!(run.stderr.contains("try another --host"), "{}", run.stderr);
+}
+
+#[test]
+fn the_log_has_a_line_of_json_for_each_request_and_no_prompt() {
+    let server = Server::start(&["-v", "--log-format=json"]);
+    let question = "What is the capital of Japan?";
+    let body = format!(r#"{{"messages": [{{"role": "user", "content": "{question}"}}]}}"#);
+    server.ask_with("POST", "/v1/chat/completions", "x-request-id: mine-7\r\n", &body);
+    let log = server.end();
+    let line = log.lines().find(|line| line.contains("/v1/chat/completions")).unwrap();
+    let line: serde_json::Value = serde_json::from_str(line).unwrap();
+    assert_eq!(line["status"], 200);
+    assert_eq!(line["span"]["id"], "mine-7");
+    for field in ["ms", "queue_ms", "ttft_ms", "prompt_tokens", "tokens"] {
+        assert!(line[field].is_u64(), "{field}: {line}");
+    }
+    assert!(!log.contains("Japan"), "{log}");
+}
+
+#[test]
+fn what_users_send_is_logged_where_that_is_asked_for() {
+    let server = Server::start(&["--log-prompts"]);
+    let body = r#"{"messages": [{"role": "user", "content": "What is 2 + 3?"}]}"#;
+    server.ask("POST", "/v1/chat/completions", body);
+    assert!(server.end().contains("What is 2 + 3?"));
+}
+
+#[test]
+fn keys_come_from_flags_and_a_file() {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "# for ann\nfrom-file\n").unwrap();
+    let path = format!("--api-key-file={}", file.path().display());
+    let server = Server::start(&["--api-key=one", "--api-key=two", &path]);
+    for (key, status) in [("one", 200), ("two", 200), ("from-file", 200), ("three", 401)] {
+        let header = format!("authorization: Bearer {key}\r\n");
+        let answer = server.ask_with("GET", "/v1/models", &header, "");
+        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{key}: {answer}");
+    }
+    assert_eq!(server.end(), "");
+}
+
+#[test]
+fn a_key_file_that_everyone_can_read_is_told_of() {
+    use std::os::unix::fs::PermissionsExt;
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "from-file\n").unwrap();
+    std::fs::set_permissions(file.path(), std::fs::Permissions::from_mode(0o644)).unwrap();
+    let path = file.path().to_str().unwrap();
+    let run = lily(["serve", "--port=0", "--api-key-file", path, "--model-path=no/such/model"]);
+    assert!(run.stderr.contains(&format!("can read {path}")), "{}", run.stderr);
+}
+
+#[test]
+fn what_would_let_strangers_in_or_cannot_be_served_with_is_refused_before_the_model_is_loaded() {
+    let empty = tempfile::NamedTempFile::new().unwrap();
+    let empty = format!("--api-key-file={}", empty.path().display());
+    for (flags, code, part) in [
+        (&["--host=0.0.0.0"][..], 1, "--allow-no-key"),
+        (&[empty.as_str()], 1, "no API key in it"),
+        (&["--api-key-file=no/such/file"], 1, "no/such/file"),
+        (&["--cors-origin=chat.example"], 2, "\"chat.example\" is no origin"),
+        (&["--tls-cert=cert.pem"], 2, "--tls-key"),
+        (&["--tls-cert=no/such.pem", "--tls-key=no/such.key"], 1, "cannot read no/such.pem"),
+        (&["--request-timeout=0"], 2, "--request-timeout"),
+        (&["--queue=-1"], 2, "--queue"),
+    ] {
+        let run = lily(["serve", "--port=0", "--model-path=no/such/model"].iter().chain(flags));
+        assert_eq!(run.code, code, "{flags:?}: {}", run.stderr);
+        assert!(run.stderr.contains(part), "{flags:?}: {}", run.stderr);
+        assert!(!run.stderr.contains("loading"), "{flags:?}: {}", run.stderr);
+    }
 }
 
 #[test]

@@ -20,9 +20,6 @@ use crate::routes::AppState;
 /// closed on a client that keeps sending.
 const DISCARDED_LIMITS: usize = 8;
 
-/// How long a client may pause within a body.
-const PATIENCE: Duration = Duration::from_secs(30);
-
 /// The body of a request as JSON, not yet checked for its fields.
 pub(crate) struct JsonBody(pub(crate) Value);
 
@@ -33,8 +30,23 @@ impl FromRequest<AppState> for JsonBody {
         let limit = state.options().max_body_bytes;
         let (head, body) = request.into_parts();
         check_head(&head.headers, limit)?;
-        let bytes = read(body, limit).await?;
-        serde_json::from_slice(&bytes).map(JsonBody).map_err(ApiError::Json)
+        let limits = state.options().limits;
+        let slow = ApiError::BodyTimeout { seconds: limits.body_time.as_secs() };
+        let bytes = timeout(limits.body_time, read(body, limit, limits.body_pause));
+        let bytes = bytes.await.map_err(|_| slow)??;
+        if state.options().log_prompts {
+            tracing::info!(body = %String::from_utf8_lossy(&bytes), "prompt");
+        }
+        serde_json::from_slice(&bytes).map(JsonBody).map_err(refusal)
+    }
+}
+
+/// The parser stops at 128 levels, so that no body can make it run out of stack;
+/// only its words tell that from other mistakes.
+fn refusal(error: serde_json::Error) -> ApiError {
+    match error.to_string().starts_with("recursion limit") {
+        true => ApiError::JsonDepth,
+        false => ApiError::Json(error),
     }
 }
 
@@ -57,12 +69,12 @@ fn check_head(headers: &HeaderMap, limit: usize) -> Result<(), ApiError> {
 
 /// Reads at most `limit` bytes. What comes beyond is thrown away, for most
 /// clients only look for the answer once they have sent everything.
-async fn read(mut body: Body, limit: usize) -> Result<Vec<u8>, ApiError> {
+async fn read(mut body: Body, limit: usize, pause: Duration) -> Result<Vec<u8>, ApiError> {
     let mut bytes = Vec::new();
     let mut length = 0_usize;
     loop {
-        let stalled = |_| ApiError::BodyTimeout { seconds: PATIENCE.as_secs() };
-        let Some(frame) = timeout(PATIENCE, body.frame()).await.map_err(stalled)? else { break };
+        let stalled = |_| ApiError::BodyPause { seconds: pause.as_secs() };
+        let Some(frame) = timeout(pause, body.frame()).await.map_err(stalled)? else { break };
         let frame = frame.map_err(|_| ApiError::BodyUnreadable)?;
         let Some(data) = frame.data_ref() else { continue };
         length = length.saturating_add(data.len());

@@ -2,4 +2,7 @@
 
 pub(crate) mod auth;
 pub(crate) mod body;
+pub(crate) mod cors;
+pub(crate) mod headers;
+pub(crate) mod host;
 pub(crate) mod log;

@@ -3,10 +3,11 @@
 mod chat_completions;
 mod completions;
 mod describe;
-mod health;
+pub(crate) mod health;
+pub(crate) mod metrics;
 mod models;
 mod openai;
-mod page;
+pub(crate) mod page;
 mod tokenize;
 
 use std::sync::Arc;
@@ -16,8 +17,6 @@ use std::time::UNIX_EPOCH;
 use axum::Router;
 use axum::http::Method;
 use axum::http::Uri;
-use axum::middleware::from_fn;
-use axum::middleware::from_fn_with_state;
 use axum::routing::get;
 use axum::routing::post;
 
@@ -25,10 +24,9 @@ use crate::error::ApiError;
 use crate::error::ServerError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
-use crate::middleware::auth;
-use crate::middleware::log;
 use crate::model::Model;
 use crate::options::ServerOptions;
+use crate::site::Front;
 use crate::worker::Worker;
 
 /// What every request handler sees; cheap to clone.
@@ -39,7 +37,7 @@ pub struct AppState {
 }
 
 struct Shared {
-    options: ServerOptions,
+    front: Front,
     model: Model,
     started: u64,
 }
@@ -48,8 +46,8 @@ impl AppState {
     /// Starts the worker thread, on which `start` makes the generator.
     ///
     /// # Errors
-    /// [`ServerError::InvalidApiKey`], or [`ServerError::Io`] if no thread could
-    /// be started.
+    /// [`ServerError::Unprotected`], or [`ServerError::Io`] if no thread could be
+    /// started.
     pub fn new<G, F>(
         options: ServerOptions,
         model: Model,
@@ -60,14 +58,31 @@ impl AppState {
         F: FnOnce() -> Result<G, GenerateError> + Send + 'static,
     {
         options.check()?;
-        let worker = Worker::spawn(start, options.queue_limit)?;
+        AppState::behind(Front::new(options), model, start)
+    }
+
+    /// [`AppState::new`] with what has stood in front while the model was loaded.
+    pub(crate) fn behind<G, F>(
+        front: Front,
+        model: Model,
+        start: F,
+    ) -> Result<AppState, ServerError>
+    where
+        G: Generator,
+        F: FnOnce() -> Result<G, GenerateError> + Send + 'static,
+    {
+        let worker = Worker::spawn(start, &front.options, Arc::clone(&front.metrics))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let shared = Shared { options, model, started: now.as_secs() };
+        let shared = Shared { front, model, started: now.as_secs() };
         Ok(AppState { shared: Arc::new(shared), worker })
     }
 
     pub(crate) fn options(&self) -> &ServerOptions {
-        &self.shared.options
+        &self.shared.front.options
+    }
+
+    pub(crate) fn front(&self) -> &Front {
+        &self.shared.front
     }
 
     pub(crate) fn model(&self) -> &Model {
@@ -86,8 +101,9 @@ impl AppState {
 
 /// All routes of the server.
 pub fn router(state: AppState) -> Router {
-    // What a key protects is what uses the model; supervisors ask for the
-    // health without one.
+    // A key protects what uses the model or tells of its use; supervisors ask for
+    // the health without one.
+    let front = state.front().clone();
     let api = Router::new()
         .route("/v1/chat/completions", post(chat_completions::create))
         .route("/v1/completions", post(completions::create))
@@ -95,16 +111,16 @@ pub fn router(state: AppState) -> Router {
         .route("/detokenize", post(tokenize::detokenize))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::retrieve))
-        .route_layer(from_fn_with_state(state.clone(), auth::require_key));
-    Router::new()
+        .route("/metrics", get(metrics::metrics));
+    let routes = Router::new()
         .route("/health", get(health::health))
         .route("/openapi.json", get(describe::describe))
-        .merge(api)
+        .merge(front.protect(api))
         .merge(page::routes())
         .fallback(unknown_route)
         .method_not_allowed_fallback(wrong_method)
-        .layer(from_fn(log::each_request))
-        .with_state(state)
+        .with_state(state);
+    front.guard(routes)
 }
 
 /// What OpenAI's API has and this server has not.

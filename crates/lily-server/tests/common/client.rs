@@ -90,6 +90,27 @@ impl Client {
         connection
     }
 
+    /// Sends these bytes and nothing else.
+    pub(crate) async fn raw(&self, bytes: &str) -> TcpStream {
+        let mut connection = TcpStream::connect(self.address).await.unwrap();
+        connection.write_all(bytes.as_bytes()).await.unwrap();
+        connection
+    }
+
+    /// A sample of `/metrics`; `None` where there is none yet.
+    pub(crate) async fn metric(&self, sample: &str) -> Option<f64> {
+        let metrics = self.get("/metrics").await.body;
+        let mut lines = metrics.lines().filter_map(|line| line.rsplit_once(' '));
+        lines.find(|(name, _)| *name == sample).map(|(_, value)| value.parse().unwrap())
+    }
+
+    /// Waits until a sample of `/metrics` has this value.
+    pub(crate) async fn until_metric(&self, sample: &str, value: f64) {
+        while self.metric(sample).await != Some(value) {
+            tokio::task::yield_now().await;
+        }
+    }
+
     /// [`Client::begin`] for a chat request.
     pub(crate) async fn begin_chat(&self, body: &Value) -> TcpStream {
         let body = serde_json::to_vec(body).unwrap();
@@ -102,6 +123,11 @@ impl Client {
 pub(crate) async fn read(connection: &mut TcpStream) -> Response {
     let mut bytes = Vec::new();
     connection.read_to_end(&mut bytes).await.unwrap();
+    parse(bytes)
+}
+
+/// A whole response from its bytes.
+pub(crate) fn parse(bytes: Vec<u8>) -> Response {
     let text = String::from_utf8(bytes).unwrap();
     let (head, body) = text.split_once("\r\n\r\n").unwrap_or_else(|| panic!("no head: {text:?}"));
     let mut lines = head.lines();
@@ -126,4 +152,14 @@ fn dechunk(mut rest: &str) -> String {
         body.push_str(&after[..size]);
         rest = after[size..].strip_prefix("\r\n").unwrap();
     }
+}
+
+/// Reads until `text` has come, and returns everything so far.
+pub(crate) async fn read_until(connection: &mut TcpStream, text: &str) -> String {
+    let mut seen = Vec::new();
+    while !String::from_utf8_lossy(&seen).contains(text) {
+        let read = connection.read_buf(&mut seen).await.unwrap();
+        assert_ne!(read, 0, "{text:?} is not in {}", String::from_utf8_lossy(&seen));
+    }
+    String::from_utf8(seen).unwrap()
 }

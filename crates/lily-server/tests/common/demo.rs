@@ -9,21 +9,33 @@ use lily_device::NoProgress;
 use lily_engine::Engine;
 use lily_engine::EngineOptions;
 use lily_server::Backend;
+use lily_server::ServerError;
 use lily_server::ServerOptions;
 use lily_server::serve;
 use lily_text::ChatTemplate;
 use lily_text::Tokenizer;
 use tokio::net::TcpListener;
+use tokio::task::JoinHandle;
 
 use super::client::Client;
 
 /// Serves until the runtime of the test ends.
 pub(crate) async fn start(options: ServerOptions) -> Client {
+    start_until(options, std::future::pending()).await.0
+}
+
+/// Serves until `shutdown` completes.
+pub(crate) async fn start_until<F>(
+    options: ServerOptions,
+    shutdown: F,
+) -> (Client, JoinHandle<Result<(), ServerError>>)
+where
+    F: Future<Output = ()> + Send + 'static,
+{
     let backend = tokio::task::spawn_blocking(backend).await.unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let client = Client { address: listener.local_addr().unwrap() };
-    tokio::spawn(serve(listener, options, backend, std::future::pending()));
-    client
+    (client, tokio::spawn(serve(listener, options, backend, shutdown)))
 }
 
 fn backend() -> Backend {

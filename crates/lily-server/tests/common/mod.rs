@@ -77,6 +77,21 @@ impl TestServer {
     }
 }
 
+/// A reply that waits for a word from the test, and both ends of the wait.
+pub(crate) fn waiting(reply: Reply) -> (Reply, oneshot::Receiver<()>, mpsc::Sender<()>) {
+    let (started, has_started) = oneshot::channel();
+    let (release, released) = mpsc::channel();
+    let reply = Reply::Waits { started, release: released, reply: Box::new(reply) };
+    (reply, has_started, release)
+}
+
+/// A reply without end, and what tells of its beginning and its cancellation.
+pub(crate) fn endless() -> (Reply, oneshot::Receiver<()>, oneshot::Receiver<()>) {
+    let (started, has_started) = oneshot::channel();
+    let (cancelled, was_cancelled) = oneshot::channel();
+    (Reply::GoesOn { started, cancelled }, has_started, was_cancelled)
+}
+
 pub(crate) fn options() -> ServerOptions {
     ServerOptions { model_name: "scripted".to_owned(), ..ServerOptions::default() }
 }

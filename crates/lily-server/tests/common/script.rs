@@ -35,6 +35,12 @@ pub(crate) enum Reply {
     /// Says one token, tells `started`, then goes on until it is cancelled and
     /// tells `cancelled`.
     GoesOn { started: oneshot::Sender<()>, cancelled: oneshot::Sender<()> },
+    /// Reports the first token of the prompt, tells `started`, then goes on without
+    /// another until it is cancelled, and tells `cancelled`.
+    PrefillsOn { started: oneshot::Sender<()>, cancelled: oneshot::Sender<()> },
+    /// Says the same token until it is cancelled or nobody listens, and tells
+    /// `cancelled`.
+    Floods { cancelled: oneshot::Sender<()> },
     /// Tells `started`, waits for `release`, then does what `reply` says.
     Waits { started: oneshot::Sender<()>, release: mpsc::Receiver<()>, reply: Box<Reply> },
 }
@@ -119,6 +125,24 @@ impl Generator for Scripted {
                 Ok(FinishReason::Cancelled)
             }
             Reply::Gives(..) => unreachable!("given above"),
+            Reply::PrefillsOn { started, cancelled } => {
+                let _ = sink(Step::Prefill { done: 1, total: prompt.len() });
+                let _ = started.send(());
+                while !cancel.is_cancelled() {
+                    std::thread::yield_now();
+                }
+                let _ = cancelled.send(());
+                Ok(FinishReason::Cancelled)
+            }
+            Reply::Floods { cancelled } => {
+                while self::say(&self.tokenizer, "a", logprobs, sink).is_continue()
+                    && !cancel.is_cancelled()
+                {
+                    std::thread::yield_now();
+                }
+                let _ = cancelled.send(());
+                Ok(FinishReason::Cancelled)
+            }
             Reply::Waits { .. } => panic!("a script waits once per reply"),
         }
     }

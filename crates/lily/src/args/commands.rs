@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
+use super::access::{AccessArgs, LoadArgs, LogArgs};
 use super::shared::{
     EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, TokenIds, positive, token_ids,
 };
@@ -57,15 +58,21 @@ pub(crate) enum Switch {
 
 /// Serve the OpenAI-compatible HTTP API
 ///
-/// Routes: POST /v1/chat/completions, GET /v1/models, GET /health. Ctrl-C or SIGTERM ends the
-/// server after the running requests are done. Warnings and errors go to standard error; LILY_LOG
-/// (off, error, warn, info, debug) sets how much is written where --verbose is not given.
+/// Routes: POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics (Prometheus). While
+/// the model loads, only the last two are answered. Ctrl-C or SIGTERM ends the server after the running
+/// requests are done. Warnings and errors go to standard error; LILY_LOG (off, error, warn, info,
+/// debug) sets how much is written where --verbose is not given.
+///
+/// Only this machine can use the server unless --host says otherwise, which needs a key (or
+/// --allow-no-key), and only web pages that --cors-origin names.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
   lily serve                                     the demo model on port 8000
   lily --model-path ~/models/Qwen3.6-35B-A3B-4bit --port 8000
   LILY_API_KEY=secret lily serve --host 0.0.0.0
+  lily serve --host 0.0.0.0 --api-key-file keys.txt --tls-cert cert.pem --tls-key key.pem
+  lily serve --queue 64 --request-timeout 600 --verbose --log-format json
 
   curl http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
     -d '{\"messages\": [{\"role\": \"user\", \"content\": \"What is the capital of Japan?\"}]}'")]
@@ -76,18 +83,18 @@ pub(crate) struct ServeArgs {
     /// Port to listen on; 0 picks a free one
     #[arg(long, default_value_t = 8000, allow_negative_numbers = true)]
     pub(crate) port: u16,
-    /// Demand this bearer token
-    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
-    pub(crate) api_key: Option<String>,
     /// Name of the model in requests and answers [default: that of the directory or .lily file]
     #[arg(long, value_name = "NAME")]
     pub(crate) model_name: Option<String>,
     /// Whether the model thinks when a request does not say
     #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
-    /// Write a line to standard error for each request as well
-    #[arg(short, long)]
-    pub(crate) verbose: bool,
+    #[command(flatten)]
+    pub(crate) access: AccessArgs,
+    #[command(flatten)]
+    pub(crate) load: LoadArgs,
+    #[command(flatten)]
+    pub(crate) log: LogArgs,
     #[command(flatten)]
     pub(crate) model: ModelArgs,
     #[command(flatten)]

@@ -1,10 +1,12 @@
 //! The command line as typed: nothing here opens a file, loads a model or starts a thread.
 
+mod access;
 mod commands;
 mod hints;
 mod pull;
 mod shared;
 
+pub(crate) use access::*;
 pub(crate) use commands::*;
 pub(crate) use hints::parse_or_exit;
 pub(crate) use pull::*;
@@ -87,6 +89,9 @@ mod tests {
             ModelArgs::augment_args(clap::Command::new("model")),
             EngineArgs::augment_args(clap::Command::new("engine")),
             SamplingArgs::augment_args(clap::Command::new("sampling")),
+            AccessArgs::augment_args(clap::Command::new("access")),
+            LoadArgs::augment_args(clap::Command::new("load")),
+            LogArgs::augment_args(clap::Command::new("log")),
         ]
         .iter()
         .flat_map(headings)

@@ -1,49 +1,118 @@
 //! `lily serve`: the HTTP API over one loaded model.
 
+use std::cell::OnceCell;
 use std::env;
+use std::fs;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr};
+use std::path::Path;
+use std::time::Duration;
 
 use anyhow::{Context, Result};
-use lily_server::{Backend, ServerError, ServerOptions};
+use lily_server::{
+    ApiKeys, Backend, Cors, Limits, LoadProgress, ServerError, ServerOptions, TlsFiles,
+};
 use tracing_subscriber::filter::LevelFilter;
 
-use crate::args::{ServeArgs, Switch};
+use crate::args::{AccessArgs, LogArgs, LogFormat, ServeArgs, Switch};
 use crate::device::describe;
 use crate::failure::{UsageError, one_line, usage};
 use crate::model::{self, Needs};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
-    let options = ServerOptions {
+    let options = options(args)?;
+    let (name, scheme) =
+        (options.model_name.clone(), options.tls.as_ref().map_or("http", |_| "https"));
+    start_log(&args.log)?;
+    // A model may take a minute to load; whether there is a place to serve it is known before.
+    let bound = lily_server::bind(&options).map_err(with_hint)?;
+    if !options.host.is_loopback() && options.api_keys.is_empty() {
+        eprintln!(
+            "warning: whoever reaches {} can use the server: no key is demanded",
+            options.host
+        );
+    }
+    eprintln!("loading {name}");
+    let device = OnceCell::new();
+    let load = |progress: &LoadProgress| {
+        let opened =
+            model::open_all(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
+        let loaded = opened.load(&|done, total| progress.advance(done, total))?;
+        let _ = device.set(describe(&loaded.device));
+        Ok(Backend {
+            engine: loaded.engine,
+            tokenizer: loaded.tokenizer.context("the model has no tokenizer")?,
+            template: loaded.template.context("the model has no chat template")?,
+            thinking: args.think == Switch::On,
+        })
+    };
+    lily_server::run(bound, options, load, |address| {
+        let device = device.get().map_or("", String::as_str);
+        eprintln!("serving {name} on {device} at {scheme}://{address}/v1 (Ctrl-C ends)");
+    })
+}
+
+fn options(args: &ServeArgs) -> Result<ServerOptions> {
+    let (access, load) = (&args.access, &args.load);
+    let seconds = |limit: Option<usize>| limit.map(|limit| Duration::from_secs(limit as u64));
+    let tls = access.tls_cert.clone().zip(access.tls_key.clone());
+    if let Some((_, key)) = &tls {
+        warn_if_shared(key);
+    }
+    Ok(ServerOptions {
         host: host(&args.host)?,
         port: args.port,
-        api_key: args.api_key.clone(),
+        api_keys: api_keys(access)?,
+        allow_no_key: access.allow_no_key,
+        allowed_hosts: access.allow_host.clone(),
+        cors: Cors::parse(&access.cors_origin).map_err(|e| UsageError(e.into()))?,
+        tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         model_name: args.model_name.clone().unwrap_or_else(|| model::name(&args.model)),
+        queue_limit: load.queue,
+        queue_timeout: seconds(load.queue_timeout),
+        request_timeout: seconds(load.request_timeout),
+        limits: Limits { connections: load.max_connections, ..Limits::default() },
+        log_prompts: args.log.log_prompts,
         ..ServerOptions::default()
-    };
-    let name = options.model_name.clone();
-    let level = log_level(args.verbose, env::var("LILY_LOG").ok().as_deref())?;
-    tracing_subscriber::fmt()
+    })
+}
+
+/// The keys of all places.
+fn api_keys(args: &AccessArgs) -> Result<ApiKeys> {
+    let keys = ApiKeys::new(&args.api_key)?;
+    let Some(path) = &args.api_key_file else { return Ok(keys) };
+    let file = || format!("--api-key-file {}", path.display());
+    let text = fs::read_to_string(path).with_context(file)?;
+    warn_if_shared(path);
+    Ok(keys.join(ApiKeys::from_lines(&text).with_context(file)?))
+}
+
+/// Secrets in files that everyone on the machine can read are no secrets.
+fn warn_if_shared(path: &Path) {
+    #[cfg(unix)]
+    {
+        use std::os::unix::fs::PermissionsExt;
+        let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
+        if mode & 0o004 != 0 {
+            eprintln!("warning: every user of this machine can read {}", path.display());
+        }
+    }
+    #[cfg(not(unix))]
+    let _ = path;
+}
+
+fn start_log(args: &LogArgs) -> Result<()> {
+    let verbose = args.verbose || args.log_prompts;
+    let level = log_level(verbose, env::var("LILY_LOG").ok().as_deref())?;
+    let log = tracing_subscriber::fmt()
         .with_writer(io::stderr)
         .with_ansi(false)
         .with_target(false)
-        .with_max_level(level)
-        .init();
-    // A model may take a minute to load; whether there is a place to serve it is known before.
-    let bound = lily_server::bind(&options).map_err(with_hint)?;
-    eprintln!("loading {name}");
-    let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
-    let device = describe(&loaded.device);
-    let backend = Backend {
-        engine: loaded.engine,
-        tokenizer: loaded.tokenizer.context("the model has no tokenizer")?,
-        template: loaded.template.context("the model has no chat template")?,
-        thinking: args.think == Switch::On,
-    };
-    lily_server::run(bound, options, backend, |address| {
-        eprintln!("serving {name} on {device} at http://{address}/v1 (Ctrl-C ends)");
-    })
-    .map_err(with_hint)?;
+        .with_max_level(level);
+    match args.log_format {
+        LogFormat::Text => log.init(),
+        LogFormat::Json => log.json().flatten_event(true).with_span_list(false).init(),
+    }
     Ok(())
 }
 
@@ -56,10 +125,13 @@ fn with_hint(error: ServerError) -> anyhow::Error {
             io::ErrorKind::AddrNotAvailable => "try another --host, such as 127.0.0.1 or 0.0.0.0",
             _ => return error.into(),
         },
+        ServerError::Unprotected { .. } => {
+            "set --api-key-file or LILY_API_KEY, or --allow-no-key if that is meant"
+        }
         _ => return error.into(),
     };
-    let error = one_line(&error.into());
-    anyhow::anyhow!("{error}; {hint}")
+    let text = one_line(&error.into());
+    anyhow::anyhow!("{text}; {hint}")
 }
 
 fn host(text: &str) -> Result<IpAddr> {
