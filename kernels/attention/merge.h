@@ -6,7 +6,7 @@
 // out[h] = sum_i e^(largest_i - largest) partial[i, h] / sum_i e^(largest_i - largest) sum_i, times sigmoid(gate[h]) if
 // GATED
 //
-// partial  f32 [N_SPLITS, N_HEADS, HEAD_DIM]
+// partial  f32 [N_SPLITS, N_HEADS, HEAD_DIM]: finite, also where there is nothing
 // stats    f32 [N_SPLITS, N_HEADS, 2]: largest score and sum of a split; the sum is 0 where there is nothing
 // q_gate   f32 [N_HEADS, 2 * HEAD_DIM]: the gate is the second half of a head; not read unless GATED
 // out      f32 [N_HEADS, HEAD_DIM]
@@ -25,14 +25,22 @@ template <int N_HEADS, int HEAD_DIM, int N_SPLITS, bool GATED>
     uint tid [[thread_index_in_threadgroup]],
     uint sg [[simdgroup_index_in_threadgroup]],
     uint lane [[thread_index_in_simdgroup]]) {
-  constexpr int PER_THREAD = (N_SPLITS + 255) / 256;
+  constexpr int PER_THREAD = (N_SPLITS + 255) / 256, SHARE = (N_SPLITS + 15) / 16;
   threadgroup float factors[N_SPLITS];
   threadgroup float4 parts[256];
   threadgroup float largests[8];
   threadgroup float sums[8];
   LILY_TRIGGER();
   LILY_WAIT();
-  const uint head = group.x;
+  const uint head = group.x, column = group.y * 64 + tid % 16 * 4;
+  // All that is needed is asked for at once: nothing is left to wait for once the factors are known.
+  float4 pieces[SHARE];
+  UNROLL for (int i = 0; i < SHARE; i++) {
+    const uint split = min(i * 16 + tid / 16, uint(N_SPLITS - 1));
+    pieces[i] = load4(partial + (split * N_HEADS + head) * HEAD_DIM + column);
+  }
+  float4 gate = float4(0.0f);
+  if (GATED && tid < 16) gate = load4(q_gate + (head * 2 + 1) * HEAD_DIM + column);
   float2 stat[PER_THREAD];
   float largest = -1.0e30f;
   UNROLL for (int i = 0; i < PER_THREAD; i++) {
@@ -55,11 +63,10 @@ template <int N_HEADS, int HEAD_DIM, int N_SPLITS, bool GATED>
   if (lane == 0) sums[sg] = sum;
   threadgroup_barrier(mem_flags::mem_threadgroup);
 
-  const uint column = group.y * 64 + tid % 16 * 4;
   float4 part = float4(0.0f);
-  for (uint split = tid / 16; split < uint(N_SPLITS); split += 16) {
-    const float factor = factors[split];
-    if (factor > 0.0f) part += load4(partial + (split * N_HEADS + head) * HEAD_DIM + column) * factor;
+  UNROLL for (int i = 0; i < SHARE; i++) {
+    const uint split = i * 16 + tid / 16;
+    if (split < uint(N_SPLITS)) part += pieces[i] * factors[split];
   }
   parts[tid] = part;
   threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -69,7 +76,7 @@ template <int N_HEADS, int HEAD_DIM, int N_SPLITS, bool GATED>
     float4 v = float4(0.0f);
     UNROLL for (int i = 0; i < 16; i++) v += parts[i * 16 + tid];
     v = v * (1.0f / total);
-    if (GATED) v = v * sigmoid(load4(q_gate + (head * 2 + 1) * HEAD_DIM + column));
+    if (GATED) v = v * sigmoid(gate);
     store4(out + head * HEAD_DIM + column, v);
   }
 }

@@ -117,7 +117,7 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, matmul_block=RxCxMxN, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
      matvec_rows=N, matvec_simdgroups=N, gated_rows=N, gated_simdgroups=N, down_rows=N, \
-     scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
+     attention_simdgroups=N, scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -176,6 +176,7 @@ impl CudaOptions {
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
+                    "attention_simdgroups" => (&mut tuning.attention_simdgroups, &[8, 16]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
