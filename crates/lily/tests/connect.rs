@@ -135,10 +135,10 @@ fn what_is_no_running_server_is_told_apart() {
     let lost = always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
     assert_refused(&connect(&lost), 1, &["is no server of lily", "status 404"]);
     let loading = always(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 46\r\nconnection: close\r\n\r\n\
+        "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 49\r\nconnection: close\r\n\r\n\
          {\"error\":{\"message\":\"the model is being loaded\"}}",
     );
-    assert_refused(&connect(&loading), 1, &["does not work: ", "{\"error\""]);
+    assert_refused(&connect(&loading), 1, &["is not ready: the model is being loaded"]);
     let noise = always("hello\r\n\r\n");
     assert_refused(&connect(&noise), 1, &["nothing answers"]);
     let large = always("HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\nconnection: close\r\n\r\n");
@@ -150,7 +150,7 @@ fn what_is_no_running_server_is_told_apart() {
 
 #[test]
 fn offline_needs_no_server() {
-    let run = lily(["connect", "codex", "--offline", "--model", "m", "--context", "65536"]);
+    let run = lily(["connect", "codex", "--offline", "--model", "m", "--context-length", "65536"]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     assert!(run.stdout.contains("model_context_window = 65536"), "{}", run.stdout);
     assert_refused(&lily(["connect", "codex", "--offline", "--model", "$(id)"]), 2, &["--model"]);
@@ -166,7 +166,7 @@ fn wrong_usage_is_refused_by_name() {
     refused("connect --run", &["CLIENT"]);
     refused("connect codex --show-key --run", &["--show-key", "--run"]);
     refused("connect codex -- exec", &["--run"]);
-    refused("connect codex --context 0", &["--context"]);
+    refused("connect codex --context-length 0", &["--context-length"]);
     refused("connect zed --offline --run", &["Zed", "lily connect zed"]);
     refused("connect openai --offline --run", &["-- PROGRAM"]);
 }
@@ -277,6 +277,27 @@ fn an_agent_gets_its_settings_before_the_users_arguments_and_never_the_key_as_on
     assert_eq!(settings["env"]["ANTHROPIC_AUTH_TOKEN"], "sk-secret");
     assert!(!programs.read("environment").contains("of-another"));
     assert_eq!(programs.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
+    let server = Server::start(&["--context=1024"]);
+    let programs = Programs::new();
+    programs.add("opencode", "echo started");
+    let mut variables = programs.variables();
+    variables.push(("LILY_URL", server.url.clone()));
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, &**value)).collect();
+    let connect = |flags: &[&str]| {
+        lily_with_variables(["connect", "opencode", "--run"].iter().chain(flags), &variables)
+    };
+    assert_refused(
+        &connect(&[]),
+        1,
+        &["16384 tokens", "this server has 1024", "--context-length 1024"],
+    );
+    let all_the_same = connect(&["--context-length", "1024"]);
+    assert_eq!(all_the_same.stdout, "started\n", "{}", all_the_same.stderr);
+    assert!(all_the_same.stderr.starts_with("warning: opencode needs"), "{}", all_the_same.stderr);
 }
 
 #[test]

@@ -19,7 +19,7 @@ Examples:
   lily connect opencode --run
   lily connect claude --run -- -p \"What is in this folder?\"
   LILY_API_KEY=secret lily connect codex --url http://192.168.1.5:8000 --run
-  lily connect zed --offline --model Qwen3.6-35B-A3B-4bit --context 32768")]
+  lily connect zed --offline --model Qwen3.6-35B-A3B-4bit --context-length 32768")]
 pub(crate) struct ConnectArgs {
     /// The client
     #[arg(value_name = "CLIENT", ignore_case = true)]
@@ -43,7 +43,7 @@ pub(crate) struct ConnectArgs {
     pub(crate) model: Option<String>,
     /// Tokens that prompt and answer may have together [default: what the server says]
     #[arg(long, value_name = "TOKENS", allow_negative_numbers = true, value_parser = positive)]
-    pub(crate) context: Option<usize>,
+    pub(crate) context_length: Option<usize>,
     /// Show the key in what is printed
     #[arg(long, conflicts_with = "run")]
     pub(crate) show_key: bool,

@@ -46,8 +46,15 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
                 facts.title
             )));
         };
-        if let Some(warning) = render::too_short(facts, &server) {
-            eprintln!("warning: {warning}");
+        if let Some(problem) = render::too_short(facts, &server) {
+            // Some agents shorten their history again and again then, and never come to an answer.
+            if args.context_length.is_none() {
+                anyhow::bail!(
+                    "{problem}; --context-length {} here starts it all the same",
+                    server.context
+                );
+            }
+            eprintln!("warning: {problem}");
         }
         return launch::run(facts, launch, &server, &args.arguments);
     }
@@ -68,13 +75,13 @@ fn server(args: &ConnectArgs) -> Result<Server> {
         return Err(usage("--model is empty, or has control characters or one of ${}`"));
     }
     if !args.offline {
-        return Ok(server::ask(base, key, model, args.context)?);
+        return Ok(server::ask(base, key, model, args.context_length)?);
     }
     Ok(Server {
         base,
         key,
         model: model.unwrap_or(NAME).to_owned(),
-        context: args.context.unwrap_or(CONTEXT),
+        context: args.context_length.unwrap_or(CONTEXT),
     })
 }
 

@@ -149,7 +149,7 @@ pub(super) fn too_short(facts: &Facts, server: &Server) -> Option<String> {
     (server.context < facts.least).then(|| {
         format!(
             "{} needs a context of about {} tokens for its own instructions and a short exchange; this \
-             server has {} (lily serve --context)",
+             server has {} (`lily serve --context`)",
             facts.title, facts.least, server.context
         )
     })

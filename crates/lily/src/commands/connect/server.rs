@@ -21,7 +21,7 @@ pub(crate) enum ConnectError {
     #[error("--api-key: {problem}")]
     Key { problem: &'static str },
     #[error(
-        "--url {url}: lily cannot ask a server over TLS what it serves: give --offline, --model and --context"
+        "--url {url}: lily cannot ask a server over TLS what it serves: give --offline, --model and --context-length"
     )]
     Tls { url: String },
     #[error(
@@ -39,7 +39,7 @@ pub(crate) enum ConnectError {
         #[source]
         source: Box<ureq::Error>,
     },
-    #[error("the server at {url} does not work: {message}")]
+    #[error("the server at {url} is not ready: {message}")]
     NotReady { url: String, message: String },
     #[error("the server at {url} demands a key: give it by LILY_API_KEY or --api-key")]
     KeyMissing { url: String },
@@ -255,8 +255,9 @@ fn served(
     let name = name.ok_or_else(|| foreign("its model has no name that settings could hold"))?;
     let length = found["context_length"].as_u64().and_then(|length| usize::try_from(length).ok());
     let length = context.or(length).filter(|&length| length > 0);
-    let length = length
-        .ok_or_else(|| foreign("it does not say how long its context is (give --context)"))?;
+    let length = length.ok_or_else(|| {
+        foreign("it does not say how long its context is (give --context-length)")
+    })?;
     Ok((name, length))
 }
 
@@ -324,7 +325,7 @@ mod tests {
             served("u", body, asked, None).unwrap_err().to_string()
         };
         assert_eq!(refused(body, Some("c")), "the server at u serves a, b, not c");
-        assert!(refused(body, Some("b")).contains("give --context"));
+        assert!(refused(body, Some("b")).contains("give --context-length"));
         assert!(refused("<html>", None).contains("not JSON"));
         assert!(refused("[]", None).contains("lists no models"));
         assert!(refused(r#"{"data": []}"#, None).contains("is empty"));

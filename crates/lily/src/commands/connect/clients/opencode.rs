@@ -35,6 +35,8 @@ pub(super) fn settings(server: &Server) -> Settings {
                 "models": {
                     name: {
                         "name": name,
+                        // So it asks for little thinking where it wants a title for a session.
+                        "reasoning": true,
                         "limit": { "context": server.context, "output": server.answer() },
                     },
                 },
