@@ -52,16 +52,23 @@ impl Drop for Server {
     }
 }
 
-/// Answers every request of one connection after another with the same bytes.
-fn always(answer: &'static str) -> String {
+/// Answers the connections with these statuses and bodies, the last one again and again.
+fn answering(answers: &[(&str, &str)]) -> String {
+    let own = |&(status, body): &(&str, &str)| (status.to_owned(), body.to_owned());
+    let answers: Vec<_> = answers.iter().map(own).collect();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     thread::spawn(move || {
-        for connection in listener.incoming() {
+        for (i, connection) in listener.incoming().enumerate() {
             let mut connection = connection.unwrap();
             let mut request = [0; 4096];
             let _ = connection.read(&mut request);
-            let _ = connection.write_all(answer.as_bytes());
+            let (status, body) = &answers[i.min(answers.len() - 1)];
+            let length = body.len();
+            let _ = write!(
+                connection,
+                "HTTP/1.1 {status}\r\ncontent-length: {length}\r\nconnection: close\r\n\r\n{body}"
+            );
         }
     });
     url
@@ -130,22 +137,37 @@ fn what_is_no_running_server_is_told_apart() {
     let nobody = connect(&format!("http://{closed}"));
     assert_refused(&nobody, 1, &["nothing answers at", "lily serve", "--offline"]);
 
-    let page = always("HTTP/1.1 200 OK\r\ncontent-length: 6\r\nconnection: close\r\n\r\n<html>");
+    let page = answering(&[("200 OK", "<html>")]);
     assert_refused(&connect(&page), 1, &["is no server of lily", "not JSON"]);
-    let lost = always("HTTP/1.1 404 Not Found\r\ncontent-length: 0\r\nconnection: close\r\n\r\n");
+    let lost = answering(&[("404 Not Found", "")]);
     assert_refused(&connect(&lost), 1, &["is no server of lily", "status 404"]);
-    let loading = always(
-        "HTTP/1.1 503 Service Unavailable\r\ncontent-length: 49\r\nconnection: close\r\n\r\n\
-         {\"error\":{\"message\":\"the model is being loaded\"}}",
-    );
-    assert_refused(&connect(&loading), 1, &["is not ready: the model is being loaded"]);
-    let noise = always("hello\r\n\r\n");
+    let dead = answering(&[("503 Service Unavailable", r#"{"status": "dead"}"#)]);
+    assert_refused(&connect(&dead), 1, &["is not ready: dead"]);
+    let noise = answering(&[("hello", "")]);
     assert_refused(&connect(&noise), 1, &["nothing answers"]);
-    let large = always("HTTP/1.1 200 OK\r\ncontent-length: 2000000\r\nconnection: close\r\n\r\n");
+    let large = answering(&[("200 OK", &" ".repeat(2 << 20))]);
     assert_refused(&connect(&large), 1, &["could be read"]);
 
     assert_refused(&connect("ftp://example"), 2, &["--url", "http://"]);
     assert_refused(&connect("https://127.0.0.1:1"), 1, &["--offline"]);
+}
+
+#[test]
+fn a_server_that_is_loading_its_model_is_waited_for() {
+    for loading in [r#"{"status": "loading"}"#, r#"{"error": {"message": "the model is loading"}}"#]
+    {
+        let answers = [
+            ("503 Service Unavailable", loading),
+            ("503 Service Unavailable", loading),
+            ("200 OK", r#"{"status": "ready"}"#),
+            ("200 OK", r#"{"data": [{"id": "m", "context_length": 4096}]}"#),
+        ];
+        let url = answering(&answers);
+        let run = lily(["connect", "curl", "--url", &url]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert_eq!(run.stderr, format!("the server at {url} is loading its model; waiting\n"));
+        assert!(run.stdout.starts_with("curl with m (4096 tokens)"), "{}", run.stdout);
+    }
 }
 
 #[test]

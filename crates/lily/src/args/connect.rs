@@ -6,6 +6,9 @@ use clap::{Args, ValueEnum};
 
 use super::shared::{positive, unless_empty};
 
+/// Where `lily serve` listens unless it is told otherwise.
+pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8000";
+
 /// Print or use the settings that connect a client to a running server
 ///
 /// Without CLIENT, lists the clients. The model's name and the length of its context come from the
@@ -29,7 +32,7 @@ pub(crate) struct ConnectArgs {
         long,
         value_name = "URL",
         env = unless_empty("LILY_URL"),
-        default_value = "http://127.0.0.1:8000"
+        default_value = DEFAULT_URL
     )]
     pub(crate) url: String,
     /// The server's key

@@ -2,9 +2,9 @@
 
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{self, ErrorKind, IsTerminal, Write};
+use std::io::{self, ErrorKind, Write};
 use std::path::Path;
-use std::process::{Command, ExitCode, ExitStatus, Stdio};
+use std::process::{Command, ExitCode, ExitStatus};
 
 use anyhow::{Context, Result};
 use tempfile::TempDir;
@@ -111,6 +111,7 @@ fn code(status: ExitStatus) -> u8 {
 /// program's end is waited for, so that the folder outlives it.
 #[cfg(unix)]
 fn wait(command: &mut Command) -> io::Result<ExitStatus> {
+    use std::io::IsTerminal;
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, Ordering};
     use std::thread;
@@ -144,6 +145,8 @@ fn wait(command: &mut Command) -> io::Result<ExitStatus> {
 /// Sends a signal to a process: the standard library knows only one.
 #[cfg(unix)]
 fn send(signal: i32, id: u32) {
+    use std::process::Stdio;
+
     let mut kill = Command::new("kill");
     kill.arg(format!("-{signal}")).arg(id.to_string()).stdin(Stdio::null());
     let _ = kill.stdout(Stdio::null()).stderr(Stdio::null()).status();

@@ -75,7 +75,8 @@ fn server(args: &ConnectArgs) -> Result<Server> {
         return Err(usage("--model is empty, or has control characters or one of ${}`"));
     }
     if !args.offline {
-        return Ok(server::ask(base, key, model, args.context_length)?);
+        let waiting = |url: &str| eprintln!("the server at {url} is loading its model; waiting");
+        return Ok(server::ask(base, key, model, args.context_length, waiting)?);
     }
     Ok(Server {
         base,

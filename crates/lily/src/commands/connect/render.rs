@@ -8,7 +8,7 @@ use serde_json::{Map, Value as Json, json};
 use super::clients;
 use super::server::Server;
 use super::settings::{Facts, Format, Settings, Value, shell};
-use crate::args::Client;
+use crate::args::{Client, DEFAULT_URL};
 
 /// The variable through which settings name the key.
 const KEY: &str = "LILY_API_KEY";
@@ -55,8 +55,9 @@ pub(super) fn text(client: Client, server: &Server, settings: &Settings, show_ke
     );
     if let Some(launch) = &settings.launch {
         let program = if launch.program.is_none() { " -- PROGRAM ARGS" } else { "" };
+        let command = run_command(client, server);
         let _ = writeln!(out, "\nto start it so, leaving its own settings alone:\n");
-        let _ = writeln!(out, "  lily connect {} --run{program}", name(client));
+        let _ = writeln!(out, "  {command}{program}");
     }
     if !settings.steps.is_empty() {
         let _ = writeln!(out, "\nin its settings:\n");
@@ -129,10 +130,20 @@ pub(super) fn object(client: Client, server: &Server, settings: &Settings, show_
         "steps": settings.steps,
         "example": settings.example,
         "notes": notes(facts, server, settings),
-        "run": settings.launch.as_ref().map(|_| format!("lily connect {} --run", name(client))),
+        "run": settings.launch.as_ref().map(|_| run_command(client, server)),
         "install": facts.install,
         "documentation": { "url": facts.documentation, "read": facts.read },
     })
+}
+
+/// The command that starts the client with this server.
+fn run_command(client: Client, server: &Server) -> String {
+    let (name, url) = (name(client), server.base.root());
+    if url == DEFAULT_URL {
+        format!("lily connect {name} --run")
+    } else {
+        format!("lily connect {name} --url {} --run", shell(url))
+    }
 }
 
 /// The client's own notes, after a warning where the context is too short for it.

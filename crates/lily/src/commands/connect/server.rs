@@ -1,6 +1,7 @@
 //! Asks a running server what it serves.
 
-use std::time::Duration;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use serde_json::Value;
 use ureq::Agent;
@@ -8,6 +9,9 @@ use ureq::http::{StatusCode, Uri};
 
 /// How long a server on the same machine or network may take to say what it serves.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// How long a server may take to load its model, and the time between two looks at it.
+const LOADING: Duration = Duration::from_secs(900);
+const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of an answer that are read.
 const LONGEST: u64 = 1 << 20;
 /// Tokens of the longest answer a client should ask for: what Qwen's model cards advise.
@@ -157,12 +161,14 @@ impl Server {
     }
 }
 
-/// Asks the server for its model and checks that the key is right.
+/// Asks the server for its model and checks that the key is right. A server that is loading its model is
+/// waited for, after `waiting` was called once.
 pub(crate) fn ask(
     base: Base,
     key: Option<Key>,
     model: Option<&str>,
     context: Option<usize>,
+    waiting: impl FnOnce(&str),
 ) -> Result<Server, ConnectError> {
     let url = base.root().to_owned();
     if url.starts_with("https:") {
@@ -176,10 +182,7 @@ pub(crate) fn ask(
         .proxy(None);
     let agent: Agent = config.build().into();
 
-    let (status, body) = get(&agent, &base, "/health", None)?;
-    if status == StatusCode::SERVICE_UNAVAILABLE {
-        return Err(ConnectError::NotReady { url, message: message(&body) });
-    }
+    wait_until_ready(&agent, &base, waiting)?;
     let (status, body) = get(&agent, &base, "/v1/models", key.as_ref())?;
     match status {
         StatusCode::UNAUTHORIZED if key.is_none() => return Err(ConnectError::KeyMissing { url }),
@@ -194,6 +197,36 @@ pub(crate) fn ask(
     }
     let (model, context) = served(&url, &body, model, context)?;
     Ok(Server { base, key, model, context })
+}
+
+fn wait_until_ready(
+    agent: &Agent,
+    base: &Base,
+    waiting: impl FnOnce(&str),
+) -> Result<(), ConnectError> {
+    let start = Instant::now();
+    let mut waiting = Some(waiting);
+    loop {
+        let (status, body) = get(agent, base, "/health", None)?;
+        if status != StatusCode::SERVICE_UNAVAILABLE {
+            return Ok(());
+        }
+        if !is_loading(&body) || start.elapsed() > LOADING {
+            let url = base.root().to_owned();
+            return Err(ConnectError::NotReady { url, message: message(&body) });
+        }
+        if let Some(waiting) = waiting.take() {
+            waiting(base.root());
+        }
+        thread::sleep(PAUSE);
+    }
+}
+
+/// Whether a body with status 503 says that the server will be ready by itself.
+fn is_loading(body: &str) -> bool {
+    let body: Value = serde_json::from_str(body).unwrap_or_default();
+    body["status"] == "loading"
+        || body["error"]["message"].as_str().is_some_and(|message| message.contains("loading"))
 }
 
 /// Status and body of a GET.
@@ -216,10 +249,10 @@ fn get(
     Ok((answer.status(), body))
 }
 
-/// The message of an error body, or the body itself where it is no such thing.
+/// The message of an error body, the status of one about health, or the body itself where it is neither.
 fn message(body: &str) -> String {
-    let parsed: Option<Value> = serde_json::from_str(body).ok();
-    let message = parsed.as_ref().and_then(|body| body["error"]["message"].as_str());
+    let parsed: Value = serde_json::from_str(body).unwrap_or_default();
+    let message = parsed["error"]["message"].as_str().or_else(|| parsed["status"].as_str());
     let text: String = message.unwrap_or(body).chars().filter(|c| !c.is_control()).collect();
     text.chars().take(200).collect()
 }

@@ -83,6 +83,16 @@ fn a_shell_takes_a_key_with_any_characters_whole() {
     assert!(shown.contains(r"OPENAI_API_KEY='it'\''s$5'"), "{shown}");
 }
 
+#[test]
+fn a_server_elsewhere_is_named_in_the_command_that_starts_the_client() {
+    let mut elsewhere = server(None, "m");
+    assert!(text(Client::Codex, &elsewhere, false).contains("  lily connect codex --run\n"));
+    elsewhere.base = Base::parse("http://10.0.0.5:9000/v1").unwrap();
+    let line = "lily connect codex --url http://10.0.0.5:9000 --run";
+    assert!(text(Client::Codex, &elsewhere, false).contains(line));
+    assert_eq!(object(Client::Codex, &elsewhere, false)["run"], line);
+}
+
 /// A file as its own format's parser reads it, as JSON.
 fn parsed(format: Format, text: &str) -> Json {
     match format {
