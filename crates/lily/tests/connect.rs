@@ -144,12 +144,11 @@ fn what_is_no_running_server_is_told_apart() {
     let dead = answering(&[("503 Service Unavailable", r#"{"status": "dead"}"#)]);
     assert_refused(&connect(&dead), 1, &["is not ready: dead"]);
     let noise = answering(&[("hello", "")]);
-    assert_refused(&connect(&noise), 1, &["nothing answers"]);
+    assert_refused(&connect(&noise), 1, &["no answer from", "could be read"]);
     let large = answering(&[("200 OK", &" ".repeat(2 << 20))]);
     assert_refused(&connect(&large), 1, &["could be read"]);
 
     assert_refused(&connect("ftp://example"), 2, &["--url", "http://"]);
-    assert_refused(&connect("https://127.0.0.1:1"), 1, &["--offline"]);
 }
 
 #[test]
@@ -367,4 +366,61 @@ fn a_client_that_a_signal_ended_gives_the_code_of_shells() {
     let programs = Programs::new();
     programs.add("goose", "kill -KILL $$");
     assert_eq!(programs.run(&["goose", "--run"]).code, 137);
+}
+
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod encrypted {
+    use std::sync::Arc;
+
+    use rustls::pki_types::pem::PemObject;
+    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+    use rustls::{ServerConfig, ServerConnection, StreamOwned};
+
+    use super::*;
+
+    fn file(name: &str) -> String {
+        format!("{}/tests/tls/{name}", env!("CARGO_MANIFEST_DIR"))
+    }
+
+    /// Answers each request with this body, over TLS.
+    fn answering(body: &'static str) -> String {
+        let certificate = CertificateDer::from_pem_file(file("server.pem")).unwrap();
+        let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
+        let config =
+            ServerConfig::builder_with_provider(Arc::new(rustls_graviola::default_provider()))
+                .with_safe_default_protocol_versions()
+                .unwrap()
+                .with_no_client_auth()
+                .with_single_cert(vec![certificate], key)
+                .unwrap();
+        let config = Arc::new(config);
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let url = format!("https://{}", listener.local_addr().unwrap());
+        thread::spawn(move || {
+            for stream in listener.incoming().flatten() {
+                let connection = ServerConnection::new(Arc::clone(&config)).unwrap();
+                let mut stream = StreamOwned::new(connection, stream);
+                let _ = stream.read(&mut [0; 4096]);
+                let length = body.len();
+                let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {length}\r\n");
+                let _ = write!(stream, "{head}connection: close\r\n\r\n{body}");
+                stream.conn.send_close_notify();
+                let _ = stream.conn.complete_io(&mut stream.sock);
+            }
+        });
+        url
+    }
+
+    #[test]
+    fn a_server_that_speaks_tls_is_trusted_by_its_certificate() {
+        let url = answering(r#"{"data": [{"id": "m", "context_length": 4096}]}"#);
+        let connect = |authority: &str| {
+            let variables = [("SSL_CERT_FILE", authority)];
+            lily_with_variables(["connect", "curl", "--url", &url], &variables)
+        };
+        let run = connect(&file("authority.pem"));
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        assert!(run.stdout.contains(&format!("curl {url}/v1/chat/completions")), "{}", run.stdout);
+        assert_refused(&connect(&file("stranger.pem")), 1, &["no answer from", "certificate"]);
+    }
 }

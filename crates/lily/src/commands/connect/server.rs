@@ -1,8 +1,10 @@
 //! Asks a running server what it serves.
 
+use std::io::ErrorKind;
 use std::thread;
 use std::time::{Duration, Instant};
 
+use lily_hub::HubError;
 use serde_json::Value;
 use ureq::Agent;
 use ureq::http::{StatusCode, Uri};
@@ -24,10 +26,12 @@ pub(crate) enum ConnectError {
     Url { url: String, problem: &'static str },
     #[error("--api-key: {problem}")]
     Key { problem: &'static str },
-    #[error(
-        "--url {url}: lily cannot ask a server over TLS what it serves: give --offline, --model and --context-length"
-    )]
-    Tls { url: String },
+    #[error("cannot ask {url}")]
+    Tls {
+        url: String,
+        #[source]
+        source: HubError,
+    },
     #[error(
         "nothing answers at {url}: start a server with `lily serve`, name another place with --url, or \
          see settings without one by --offline"
@@ -171,16 +175,19 @@ pub(crate) fn ask(
     waiting: impl FnOnce(&str),
 ) -> Result<Server, ConnectError> {
     let url = base.root().to_owned();
-    if url.starts_with("https:") {
-        return Err(ConnectError::Tls { url });
-    }
     // A proxy of the environment is for the world outside, not for this machine's server.
     let config = Agent::config_builder()
         .timeout_global(Some(PATIENCE))
         .http_status_as_error(false)
         .max_redirects(0)
         .proxy(None);
-    let agent: Agent = config.build().into();
+    let config = if url.starts_with("https:") {
+        let tls = lily_hub::tls_config();
+        config.tls_config(tls.map_err(|source| ConnectError::Tls { url: url.clone(), source })?)
+    } else {
+        config
+    };
+    let agent = config.build().new_agent();
 
     wait_until_ready(&agent, &base, waiting)?;
     let (status, body) = get(&agent, &base, "/v1/models", key.as_ref())?;
@@ -241,12 +248,28 @@ fn get(
     if let Some(key) = key {
         request = request.header("authorization", format!("Bearer {}", key.text()));
     }
-    let answer = request.call();
-    let mut answer =
-        answer.map_err(|e| ConnectError::Nothing { url: url.clone(), source: Box::new(e) })?;
+    let mut answer = request.call().map_err(|error| unanswered(&url, error))?;
     let body = answer.body_mut().with_config().limit(LONGEST).lossy_utf8(true).read_to_string();
     let body = body.map_err(|e| ConnectError::Broken { url, source: Box::new(e) })?;
     Ok((answer.status(), body))
+}
+
+/// Whether nobody is there, or somebody else.
+fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
+    let url = url.to_owned();
+    let nobody = match &error {
+        ureq::Error::Io(error) => {
+            matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable)
+        }
+        ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
+        _ => false,
+    };
+    let source = Box::new(error);
+    if nobody {
+        ConnectError::Nothing { url, source }
+    } else {
+        ConnectError::Broken { url, source }
+    }
 }
 
 /// The message of an error body, the status of one about health, or the body itself where it is neither.
