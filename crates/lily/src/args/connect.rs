@@ -36,8 +36,13 @@ pub(crate) struct ConnectArgs {
     )]
     pub(crate) url: String,
     /// The server's key
-    #[arg(long, value_name = "KEY", env = unless_empty("LILY_API_KEY"), hide_env_values = true)]
-    pub(crate) api_key: Option<String>,
+    #[arg(
+        long = "api-key",
+        value_name = "KEY",
+        env = unless_empty("LILY_API_KEY"),
+        hide_env_values = true
+    )]
+    pub(crate) key: Option<String>,
     /// Do not ask the server
     #[arg(long)]
     pub(crate) offline: bool,

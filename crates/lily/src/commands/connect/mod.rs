@@ -69,7 +69,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
 /// What the server says, or the user in its place.
 fn server(args: &ConnectArgs) -> Result<Server> {
     let base = Base::parse(&args.url).map_err(as_usage)?;
-    let key = args.api_key.as_deref().map(Key::new).transpose().map_err(as_usage)?;
+    let key = args.key.as_deref().map(Key::new).transpose().map_err(as_usage)?;
     let model = args.model.as_deref();
     if model.is_some_and(|name| !server::is_plain(name)) {
         return Err(usage("--model is empty, or has control characters or one of ${}`"));
