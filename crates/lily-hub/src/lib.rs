@@ -34,3 +34,4 @@ pub use listing::{Listing, RemoteFile};
 pub use names::{Commit, RepoId, RepoRef, Revision, check_file_name, check_portable};
 pub use retry::Retry;
 pub use settings::{DEFAULT_ENDPOINT, Settings, Token};
+pub use tls::config as tls_config;

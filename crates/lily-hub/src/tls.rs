@@ -11,7 +11,7 @@ use crate::error::HubError;
 /// [`HubError::NoTls`] where the processor lacks what graviola needs, and where the system has no
 /// list of authorities.
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-pub(crate) fn config() -> Result<TlsConfig, HubError> {
+pub fn config() -> Result<TlsConfig, HubError> {
     use std::sync::Arc;
 
     use ureq::tls::{Certificate, RootCerts};
@@ -41,6 +41,6 @@ pub(crate) fn config() -> Result<TlsConfig, HubError> {
 /// # Errors
 /// [`HubError::NoTls`]: graviola has no code for this processor.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
-pub(crate) fn config() -> Result<TlsConfig, HubError> {
+pub fn config() -> Result<TlsConfig, HubError> {
     Err(HubError::NoTls { reason: "this kind of processor is not supported".to_owned() })
 }

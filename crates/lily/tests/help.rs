@@ -29,6 +29,7 @@ fn the_help_of_each_command_has_examples() {
         "pull",
         "models",
         "doctor",
+        "connect",
         "completions",
     ] {
         let help = stdout([command, "--help"]);

@@ -2,12 +2,14 @@
 
 mod access;
 mod commands;
+mod connect;
 mod hints;
 mod pull;
 mod shared;
 
 pub(crate) use access::*;
 pub(crate) use commands::*;
+pub(crate) use connect::*;
 pub(crate) use hints::parse_or_exit;
 pub(crate) use pull::*;
 pub(crate) use shared::*;
@@ -62,6 +64,7 @@ pub(crate) enum Command {
     Pull(PullArgs),
     Models(ModelsArgs),
     Doctor(DoctorArgs),
+    Connect(ConnectArgs),
     Completions(CompletionsArgs),
 }
 

@@ -40,7 +40,7 @@ impl ModelArgs {
 
 /// The variable, unless it is set to nothing: that counts as unset. A flag with an empty value does
 /// not: it is more likely a misspelt variable than a wish for the default.
-fn unless_empty(variable: &'static str) -> Option<&'static str> {
+pub(super) fn unless_empty(variable: &'static str) -> Option<&'static str> {
     env::var_os(variable).is_none_or(|value| !value.is_empty()).then_some(variable)
 }
 

@@ -3,6 +3,7 @@
 mod bench;
 mod chat;
 mod completions;
+mod connect;
 mod doctor;
 mod eval;
 mod generate;
@@ -45,6 +46,7 @@ pub(crate) fn run(cli: Cli) -> Result<ExitCode> {
         Some(Command::Pull(args)) => pull::run(&args)?,
         Some(Command::Models(args)) => models::run(&args)?,
         Some(Command::Doctor(args)) => doctor::run(&args)?,
+        Some(Command::Connect(args)) => return connect::run(&args),
         Some(Command::Completions(args)) => completions::run(&args)?,
     }
     Ok(ExitCode::SUCCESS)

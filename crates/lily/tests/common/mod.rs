@@ -47,6 +47,7 @@ fn run<S: AsRef<OsStr>>(
         .env_remove("LILY_DEVICE")
         .env_remove("LILY_API_KEY")
         .env_remove("LILY_API_KEY_FILE")
+        .env_remove("LILY_URL")
         .env_remove("LILY_LOG")
         // Whatever models the caller has.
         .env("HF_HUB_CACHE", "no-cache")
