@@ -24,7 +24,7 @@ pub(crate) struct AccessArgs {
     /// repeated
     #[arg(long, value_name = "NAME")]
     pub(crate) allow_host: Vec<String>,
-    /// Let web pages of this origin use the server, such as https://chat.example.org; `*` lets all; may
+    /// Let web pages of this origin use the server, such as `https://chat.example.org`; `*` lets all; may
     /// be repeated
     #[arg(long, value_name = "ORIGIN")]
     pub(crate) cors_origin: Vec<String>,
