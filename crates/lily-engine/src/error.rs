@@ -4,6 +4,7 @@ use lily_device::DeviceError;
 use lily_model::ModelError;
 use lily_plan::PlanError;
 
+use crate::guide::GuideError;
 use crate::sampling::SamplingError;
 
 /// One refused call or one failure, with the numbers involved.
@@ -93,6 +94,20 @@ pub enum EngineError {
     #[error("the logits after position {position} are not finite")]
     NoToken {
         /// Position of the token whose logits these are.
+        position: usize,
+    },
+    /// The guide of the generation could not say what may follow.
+    #[error("the guide failed after position {position}: {source}")]
+    Guide {
+        /// Position of the last token.
+        position: usize,
+        /// What the guide says.
+        source: GuideError,
+    },
+    /// The guide allowed no token that can be sampled.
+    #[error("the guide allows no token after position {position}")]
+    NothingAllowed {
+        /// Position of the last token.
         position: usize,
     },
     /// The device failed in an earlier call; only a new session can go on.

@@ -6,6 +6,7 @@ use lily_plan::op::NO_TOKEN;
 
 use crate::cancel::CancelToken;
 use crate::error::EngineError;
+use crate::guide::{Allowed, Guide, GuideThread, restrict};
 use crate::logprobs::{MAX_TOP_LOGPROBS, TokenLogprobs};
 use crate::sampling::{Sampler, SamplingParams};
 use crate::session::{Session, require_finite};
@@ -53,6 +54,7 @@ pub struct Generation<'s> {
     logprobs: Option<usize>,
     cancel: CancelToken,
     on_prefill: Option<PrefillHook<'s>>,
+    guide: Guidance,
     /// What has to run before the next token can be chosen.
     input: Vec<u32>,
     n_generated: usize,
@@ -68,6 +70,15 @@ enum End<E> {
     Broken,
     Finished(FinishReason),
     Failed(E),
+}
+
+/// Where the guide of a generation is.
+enum Guidance {
+    /// There is none, or none any more.
+    None,
+    /// Nothing has run yet.
+    Waiting(Box<dyn Guide>),
+    Running(GuideThread),
 }
 
 type PrefillHook<'s> = Box<dyn FnMut(usize, usize) + Send + 's>;
@@ -95,6 +106,7 @@ impl<'s> Generation<'s> {
             logprobs,
             cancel,
             on_prefill: None,
+            guide: Guidance::None,
             input,
             n_generated: 0,
             finish: None,
@@ -109,10 +121,20 @@ impl<'s> Generation<'s> {
         self
     }
 
+    /// Lets `guide` say what may be chosen. What it forbids is out of the question before anything
+    /// else is done with the logits, so that penalties, filters and the draw work on what is left as
+    /// they would on a vocabulary without the rest; log-probabilities are over what is left too.
+    #[must_use]
+    pub fn guided_by(mut self, guide: Box<dyn Guide>) -> Self {
+        self.guide = Guidance::Waiting(guide);
+        self
+    }
+
     /// The next token; `None` once the generation has ended, see [`Generation::finish_reason`].
     ///
     /// # Errors
-    /// [`EngineError::NonFiniteLogits`] and [`EngineError::Device`]; the generation has then ended.
+    /// [`EngineError::NonFiniteLogits`], [`EngineError::Device`], and for a guide
+    /// [`EngineError::Guide`] and [`EngineError::NothingAllowed`]; the generation has then ended.
     pub fn next_token(&mut self) -> Result<Option<GeneratedToken>, EngineError> {
         if self.finish.is_some() || self.failed {
             return Ok(None);
@@ -152,6 +174,7 @@ impl<'s> Generation<'s> {
     }
 
     fn step(&mut self) -> Result<Option<GeneratedToken>, EngineError> {
+        self.start_guide()?;
         if !self.run_input()? {
             self.finish = Some(FinishReason::Cancelled);
             return Ok(None);
@@ -163,6 +186,18 @@ impl<'s> Generation<'s> {
         let position = self.session.position() - 1;
         let logits = self.session.logits_mut();
         require_finite(logits, position)?;
+        if let Guidance::Running(guide) = &self.guide {
+            let allowed =
+                guide.answer().map_err(|source| EngineError::Guide { position, source })?;
+            let possible = &mut logits[..self.sampler.token_limit()];
+            if restrict(&allowed, possible, position)?.is_none() {
+                self.finish = Some(FinishReason::Stop);
+                return Ok(None);
+            }
+            if allowed == Allowed::Unguided {
+                self.guide = Guidance::None;
+            }
+        }
         let id = self.sampler.sample(logits);
         if self.stop_tokens.contains(&id) {
             self.finish = Some(FinishReason::Stop);
@@ -175,8 +210,23 @@ impl<'s> Generation<'s> {
         self.n_generated += 1;
         if self.limit_reached() {
             self.finish = Some(FinishReason::Length);
+        } else if let Guidance::Running(guide) = &self.guide {
+            guide.chosen(id);
         }
         Ok(Some(GeneratedToken { id, logprobs }))
+    }
+
+    /// The first answer of the guide is worked out while the prompt runs.
+    fn start_guide(&mut self) -> Result<(), EngineError> {
+        self.guide = match std::mem::replace(&mut self.guide, Guidance::None) {
+            Guidance::Waiting(guide) => {
+                let position = self.session.position();
+                let thread = GuideThread::start(guide);
+                Guidance::Running(thread.map_err(|source| EngineError::Guide { position, source })?)
+            }
+            other => other,
+        };
+        Ok(())
     }
 
     /// Whether the device can choose what follows the last token.
@@ -184,6 +234,7 @@ impl<'s> Generation<'s> {
         self.finish.is_none()
             && self.session.shared().token_slot
             && self.logprobs.is_none()
+            && matches!(self.guide, Guidance::None)
             && self.sampler.is_plain_greedy()
     }
 

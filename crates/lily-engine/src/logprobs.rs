@@ -6,7 +6,8 @@ use crate::sampling::{Candidate, ExpSum, select_top};
 pub const MAX_TOP_LOGPROBS: usize = 20;
 
 /// Log-softmax of the raw logits: before penalties, bias, temperature and every filter, over the
-/// tokens that can be sampled.
+/// tokens that can be sampled. Under a [`Guide`](crate::Guide) these are the tokens that it allows:
+/// where it leaves one, that one has the log-probability 0.
 #[derive(Clone, Debug, PartialEq)]
 pub struct TokenLogprobs {
     /// Natural logarithm of the token's probability.

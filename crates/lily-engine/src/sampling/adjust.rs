@@ -74,6 +74,9 @@ impl Adjustments {
         undo.clear();
         let mut change = |id: u32, f: &dyn Fn(f32) -> f32| {
             let logit = &mut logits[id as usize];
+            if *logit == f32::NEG_INFINITY {
+                return;
+            }
             undo.push((id, *logit));
             // Finite logits stay finite, whatever the penalty.
             *logit = f(*logit).clamp(f32::MIN, f32::MAX);

@@ -34,7 +34,7 @@ fn above(values: &[f32], mut threshold: f32, mut visit: impl FnMut(usize, f32) -
     }
 }
 
-/// The largest logit, the lowest id among equals. `logits` is not empty and finite.
+/// The largest logit, the lowest id among equals. `logits` is not empty and not all negative infinity.
 pub(crate) fn largest(logits: &[f32]) -> Candidate {
     let mut best = Candidate { id: 0, logit: logits[0] };
     above(logits, best.logit, |i, logit| {
@@ -44,7 +44,8 @@ pub(crate) fn largest(logits: &[f32]) -> Candidate {
     best
 }
 
-/// Fills `out` with the `k` largest of `logits` by rank; all of them when there are fewer.
+/// Fills `out` with the `k` largest of `logits` by rank; all of them when there are fewer. Negative
+/// infinity is no candidate.
 pub(crate) fn select_top(logits: &[f32], k: usize, out: &mut Vec<Candidate>) {
     out.clear();
     let k = k.min(logits.len());

@@ -1,6 +1,7 @@
 //! From logits to a token.
 //!
-//! The order, each step working on what the one before left:
+//! The order, each step working on what the one before left, which is at first what a
+//! [`Guide`](crate::Guide) allows, or all:
 //!
 //! 1. `repetition_penalty` on every distinct token of the context, prompt included: positive logits
 //!    are divided by it, negative ones multiplied;

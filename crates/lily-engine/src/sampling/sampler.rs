@@ -48,8 +48,9 @@ impl Sampler {
         self.adjustments.see(tokens);
     }
 
-    /// Chooses a token and counts it as generated. `logits` are finite, one per vocabulary row, and
-    /// left as they were.
+    /// Chooses a token and counts it as generated. `logits` are one per vocabulary row and left as
+    /// they were; those of tokens that must not be chosen are negative infinity, the others, at least
+    /// one, finite.
     pub(crate) fn sample(&mut self, logits: &mut [f32]) -> u32 {
         let logits = &mut logits[..self.token_limit];
         self.adjustments.apply(logits);

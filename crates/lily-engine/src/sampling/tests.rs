@@ -123,6 +123,58 @@ fn draws_follow_the_distribution() {
 }
 
 #[test]
+fn draws_among_what_is_allowed_follow_the_distribution_of_a_vocabulary_without_the_rest() {
+    let logits = scrambled(200, 12.0);
+    // The likeliest are among those that are not allowed.
+    let allowed: Vec<usize> = (0..200).filter(|&i| logits[i] < -1.0 && i % 3 != 0).collect();
+    let few: Vec<f32> = allowed.iter().map(|&i| logits[i]).collect();
+    let masked: Vec<f32> = (0..200)
+        .map(|i| if allowed.contains(&i) { logits[i] } else { f32::NEG_INFINITY })
+        .collect();
+    for params in [
+        SamplingParams { seed: Some(1), ..Default::default() },
+        SamplingParams { seed: Some(2), temperature: 1.7, min_p: 0.02, ..Default::default() },
+        SamplingParams { seed: Some(3), top_k: 20, ..Default::default() },
+        SamplingParams { seed: Some(4), top_p: 0.8, temperature: 0.6, ..Default::default() },
+        SamplingParams { seed: Some(5), top_k: 20, top_p: 0.9, min_p: 0.1, ..Default::default() },
+        SamplingParams { seed: Some(6), top_k: 190, ..Default::default() },
+    ] {
+        let n = 40_000;
+        let counts = draws(&masked, &params, n);
+        let mut statistic = 0.0;
+        let mut degrees = 0.0f64;
+        let mut kept = 0;
+        for (index, p) in reference(&few, &params) {
+            let count = counts[allowed[index]];
+            kept += count;
+            if p * n as f64 >= 10.0 {
+                statistic += (count as f64 - p * n as f64).powi(2) / (p * n as f64);
+                degrees += 1.0;
+            }
+        }
+        assert!(statistic < degrees + 6.0 * (2.0 * degrees).sqrt(), "{params:?}: {statistic}");
+        assert_eq!(kept, n, "{params:?}: drawn from outside what is allowed");
+    }
+}
+
+#[test]
+fn neither_penalty_nor_bias_brings_back_what_is_not_allowed() {
+    let params = SamplingParams {
+        repetition_penalty: 10.0,
+        presence_penalty: -2.0,
+        frequency_penalty: -2.0,
+        logit_bias: vec![(0, 100.0), (3, -100.0)],
+        ..SamplingParams::greedy()
+    };
+    let mut sampler = sampler(params, 4);
+    sampler.see(&[0, 1, 2]);
+    let mut logits = [f32::NEG_INFINITY, f32::NEG_INFINITY, f32::NEG_INFINITY, f32::MIN];
+    for _ in 0..3 {
+        assert_eq!(sampler.sample(&mut logits), 3);
+    }
+}
+
+#[test]
 fn the_same_seed_gives_the_same_tokens_and_another_seed_others() {
     let logits = scrambled(500, 3.0);
     let sequence = |seed| {
