@@ -76,6 +76,13 @@ pub enum TextError {
         name: String,
     },
 
+    /// A grammar could not be followed any further.
+    #[error("the grammar cannot be followed: {reason}")]
+    Guide {
+        /// What went wrong.
+        reason: String,
+    },
+
     /// The conversation is empty.
     #[error("`messages` is empty, expected at least one message")]
     NoMessages,
@@ -135,7 +142,8 @@ impl TextError {
             Self::Tokenizer { .. }
             | Self::UnsupportedTokenizer { .. }
             | Self::Template { .. }
-            | Self::TemplateBudget { .. } => false,
+            | Self::TemplateBudget { .. }
+            | Self::Guide { .. } => false,
             Self::Encode { .. }
             | Self::TemplateRaised { .. }
             | Self::Render { .. }

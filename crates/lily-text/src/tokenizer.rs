@@ -1,11 +1,13 @@
 //! `tokenizer.json`: text to token ids and back.
 
 use std::sync::Arc;
+use std::sync::OnceLock;
 
 use tokenizers::DecoderWrapper;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
 
 use crate::error::TextError;
+use crate::grammar::Environment;
 
 /// Ids beyond the number of tokens that may still be in use: published
 /// vocabularies are contiguous, so a larger gap is a defect of the file and
@@ -22,14 +24,29 @@ pub struct Tokenizer {
     shared: Arc<Shared>,
 }
 
-struct Shared {
+pub(crate) struct Shared {
     inner: tokenizers::Tokenizer,
     table: TokenTable,
+    /// Made when the first grammar is compiled.
+    environment: OnceLock<Result<Environment, String>>,
+}
+
+impl Shared {
+    pub(crate) fn table(&self) -> &TokenTable {
+        &self.table
+    }
+
+    pub(crate) fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
+        self.inner
+            .encode_fast(text, false)
+            .map(|encoding| encoding.get_ids().to_vec())
+            .map_err(|error| TextError::Encode { reason: error.to_string() })
+    }
 }
 
 /// Bytes of every token, in one allocation.
 #[derive(Default)]
-struct TokenTable {
+pub(crate) struct TokenTable {
     bytes: Vec<u8>,
     /// `ends[id]` is where the bytes of `id` end; they begin at `ends[id - 1]`.
     ends: Vec<u32>,
@@ -44,7 +61,12 @@ impl TokenTable {
         self.special.push(special);
     }
 
-    fn get(&self, id: u32) -> Option<(&[u8], bool)> {
+    /// One more than the largest id.
+    pub(crate) fn len(&self) -> usize {
+        self.ends.len()
+    }
+
+    pub(crate) fn get(&self, id: u32) -> Option<(&[u8], bool)> {
         let id = id as usize;
         let end = *self.ends.get(id)? as usize;
         let start = if id == 0 { 0 } else { self.ends[id - 1] as usize };
@@ -79,7 +101,7 @@ impl Tokenizer {
             }
         }
         let table = token_table(&inner);
-        Ok(Self { shared: Arc::new(Shared { inner, table }) })
+        Ok(Self { shared: Arc::new(Shared { inner, table, environment: OnceLock::new() }) })
     }
 
     /// Token ids of `text`. Added tokens written out in the text, `<think>` for
@@ -88,11 +110,7 @@ impl Tokenizer {
     /// # Errors
     /// [`TextError::Encode`] if the pre-tokenizer gives up on the text.
     pub fn encode(&self, text: &str) -> Result<Vec<u32>, TextError> {
-        self.shared
-            .inner
-            .encode_fast(text, false)
-            .map(|encoding| encoding.get_ids().to_vec())
-            .map_err(|error| TextError::Encode { reason: error.to_string() })
+        self.shared.encode(text)
     }
 
     /// Text of a token sequence. Bytes that are not UTF-8 become U+FFFD and ids
@@ -123,13 +141,20 @@ impl Tokenizer {
     /// this (padding); those must never be sampled.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.shared.table.ends.len()
+        self.shared.table.len()
     }
 
     /// Whether the vocabulary holds no token at all.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
+    }
+
+    /// What grammars over these tokens share. The first call makes it, which takes up to a second
+    /// for a large vocabulary; clones of the tokenizer share it.
+    pub(crate) fn environment(&self) -> Result<&Environment, String> {
+        let made = self.shared.environment.get_or_init(|| Environment::new(&self.shared));
+        made.as_ref().map_err(Clone::clone)
     }
 
     /// Bytes of one token and whether it is marked special.

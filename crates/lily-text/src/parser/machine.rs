@@ -6,7 +6,7 @@ use super::markup::{
 use super::stop::StopFilter;
 use super::tool_call::{Call, Step};
 use super::values::ToolSchemas;
-use super::{Located, OutputEvent, ParserOptions};
+use super::{Located, OutputEvent, ParserOptions, Stage};
 
 /// The parser proper: text in, events out.
 #[derive(Debug)]
@@ -68,6 +68,16 @@ impl Machine {
     /// Bytes of the answer that were pushed.
     pub(super) fn position(&self) -> usize {
         self.decided + self.input.len()
+    }
+
+    pub(super) fn stage(&self) -> Stage<'_> {
+        match &self.phase {
+            Phase::Head { thinking: true } | Phase::Reasoning => {
+                Stage::Reasoning { undecided: &self.input }
+            }
+            Phase::Head { thinking: false } => Stage::Head,
+            Phase::BeforeContent { .. } | Phase::Content | Phase::Call(_) => Stage::Answer,
+        }
     }
 
     pub(super) fn push(&mut self, text: &str) -> Vec<Located> {

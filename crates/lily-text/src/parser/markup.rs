@@ -1,8 +1,8 @@
 //! The tags of the answer format, recognised in text that may still be growing.
 
 pub(super) const THINK: &str = "<think>";
-pub(super) const THINK_END: &str = "</think>";
-pub(super) const CALL: &str = "<tool_call>";
+pub(crate) const THINK_END: &str = "</think>";
+pub(crate) const CALL: &str = "<tool_call>";
 pub(super) const CALL_END: &str = "</tool_call>";
 pub(super) const FUNCTION: &str = "<function=";
 pub(super) const FUNCTION_END: &str = "</function>";

@@ -13,6 +13,8 @@ use serde_json::Value;
 use crate::detokenizer::Detokenizer;
 use crate::tokenizer::Tokenizer;
 use machine::Machine;
+pub(crate) use markup::{CALL, THINK_END};
+pub(crate) use values::{ToolSchemas, Types};
 
 /// What the parser has to know about the request.
 #[derive(Debug, Clone, Default)]
@@ -161,12 +163,36 @@ impl OutputParser {
         self.machine.position() + self.detokenizer.held()
     }
 
+    /// Where the answer stands.
+    pub(crate) fn stage(&self) -> Stage<'_> {
+        self.machine.stage()
+    }
+
+    /// Whether the last token ended inside a character.
+    pub(crate) fn inside_character(&self) -> bool {
+        self.detokenizer.held() > 0
+    }
+
     /// Whether a stop string was met. Generation should end then; nothing more
     /// is given out.
     #[must_use]
     pub fn stopped(&self) -> bool {
         self.machine.stopped()
     }
+}
+
+/// Where an answer stands that is being read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stage<'a> {
+    /// Nothing has come that tells whether it begins with reasoning.
+    Head,
+    /// In the reasoning.
+    Reasoning {
+        /// The end of the text, which may be the beginning of markup.
+        undecided: &'a str,
+    },
+    /// Behind it, or there is none.
+    Answer,
 }
 
 /// Whether a prompt ends inside a think block, as the generation prompt of a

@@ -9,13 +9,13 @@ const MAX_SCHEMA_DEPTH: usize = 16;
 
 /// The functions a request offers, by name.
 #[derive(Debug, Default)]
-pub(super) struct ToolSchemas {
+pub(crate) struct ToolSchemas {
     parameters: HashMap<String, Value>,
 }
 
 impl ToolSchemas {
     /// Reads OpenAI's tool objects, wrapped in `function` or flat.
-    pub(super) fn new(tools: &[Value]) -> Self {
+    pub(crate) fn new(tools: &[Value]) -> Self {
         let parameters = tools
             .iter()
             .filter_map(|tool| {
@@ -45,7 +45,7 @@ impl ToolSchemas {
     }
 
     /// The types `parameter` of `function` may have.
-    pub(super) fn types(&self, function: &str, parameter: &str) -> Types {
+    pub(crate) fn types(&self, function: &str, parameter: &str) -> Types {
         let mut types = Types::default();
         if let Some(root) = self.parameters.get(function) {
             let declared = root.get("properties").and_then(|all| all.get(parameter));
@@ -59,7 +59,7 @@ impl ToolSchemas {
 
 /// A set of JSON types; empty if the schema does not say.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub(super) struct Types {
+pub(crate) struct Types {
     string: bool,
     integer: bool,
     number: bool,
@@ -137,11 +137,22 @@ impl Types {
         }
     }
 
-    fn is_unknown(self) -> bool {
+    pub(crate) fn is_unknown(self) -> bool {
         self == Self::default() || self == Self { null: true, ..Self::default() }
     }
 
-    fn is_text_only(self) -> bool {
+    /// Whether text is allowed.
+    pub(crate) fn string(self) -> bool {
+        self.string
+    }
+
+    /// Whether null is allowed.
+    pub(crate) fn null(self) -> bool {
+        self.null
+    }
+
+    /// Whether there is nothing but text, and null perhaps.
+    pub(crate) fn is_text_only(self) -> bool {
         self.string && !(self.integer || self.number || self.boolean || self.container)
     }
 
@@ -166,7 +177,7 @@ impl Types {
     /// null and the word this way. Types other than string are tried first;
     /// a value that fits none of the allowed types is passed as a string
     /// rather than dropped.
-    pub(super) fn convert(self, value: &str) -> String {
+    pub(crate) fn convert(self, value: &str) -> String {
         if self.is_certainly_string(value) {
             return quote(value);
         }
