@@ -10,6 +10,7 @@ use lily_engine::EngineError;
 use lily_engine::FinishReason;
 use lily_engine::GenerateOptions;
 use lily_engine::GeneratedToken;
+use lily_engine::Guide;
 use lily_engine::Session;
 
 /// Why a generation failed.
@@ -48,7 +49,8 @@ pub type Sink<'a> = dyn FnMut(Step) -> ControlFlow<()> + Send + 'a;
 /// It lives on the worker thread and runs one request at a time.
 pub trait Generator: Send + 'static {
     /// Answers `prompt` from an empty context, handing every step to `sink`
-    /// until it breaks, `cancel` is set or the answer ends.
+    /// until it breaks, `cancel` is set or the answer ends. Each token is one
+    /// that `guide` allows.
     ///
     /// # Errors
     /// Whatever made the answer impossible; the generator must be able to take
@@ -57,6 +59,7 @@ pub trait Generator: Send + 'static {
         &mut self,
         prompt: &[u32],
         options: GenerateOptions,
+        guide: Option<Box<dyn Guide>>,
         cancel: &CancelToken,
         sink: &mut Sink<'_>,
     ) -> Result<FinishReason, GenerateError>;
@@ -81,6 +84,7 @@ impl Generator for EngineGenerator {
         &mut self,
         prompt: &[u32],
         options: GenerateOptions,
+        guide: Option<Box<dyn Guide>>,
         cancel: &CancelToken,
         sink: &mut Sink<'_>,
     ) -> Result<FinishReason, GenerateError> {
@@ -89,7 +93,7 @@ impl Generator for EngineGenerator {
             None => self.engine.new_session().map_err(|e| GenerateError::Lost(e.to_string()))?,
         };
         session.reset();
-        match answer(&mut session, prompt, options, cancel, sink) {
+        match answer(&mut session, prompt, options, guide, cancel, sink) {
             // Nothing that runs on this session can be trusted any more.
             Err(error @ (EngineError::Device(_) | EngineError::SessionLost)) => Err(error.into()),
             result => {
@@ -104,6 +108,7 @@ fn answer(
     session: &mut Session,
     prompt: &[u32],
     options: GenerateOptions,
+    guide: Option<Box<dyn Guide>>,
     cancel: &CancelToken,
     sink: &mut Sink<'_>,
 ) -> Result<FinishReason, EngineError> {
@@ -122,6 +127,9 @@ fn answer(
     let mut generation = session
         .generate(prompt, options, cancel)?
         .on_prefill(|done, total| step(Step::Prefill { done, total }));
+    if let Some(guide) = guide {
+        generation = generation.guided_by(guide);
+    }
     generation.for_each(|token| -> Result<_, EngineError> {
         step(Step::Token(token));
         let done = cancel.is_cancelled();

@@ -40,6 +40,7 @@
 mod connections;
 mod error;
 mod generator;
+mod guide;
 mod job;
 mod json;
 mod keys;
@@ -62,6 +63,7 @@ pub use generator::GenerateError;
 pub use generator::Generator;
 pub use generator::Sink;
 pub use generator::Step;
+pub use guide::engine_guide;
 pub use keys::ApiKeys;
 pub use model::Model;
 pub use options::Cors;

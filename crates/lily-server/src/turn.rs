@@ -15,6 +15,7 @@ use lily_engine::CancelToken;
 use lily_engine::FinishReason;
 use lily_engine::GenerateOptions;
 use lily_engine::GeneratedToken;
+use lily_text::AnswerPlan;
 use lily_text::Located;
 use lily_text::OutputEvent;
 use lily_text::OutputParser;
@@ -26,6 +27,7 @@ use crate::error::ApiError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::generator::Step;
+use crate::guide::engine_guide;
 use crate::job::EventSender;
 
 /// All that the worker needs to know of a request.
@@ -42,6 +44,8 @@ pub(crate) struct Turn {
     pub(crate) starts_in_thinking: bool,
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) stop: Vec<String>,
+    /// What the answer is held to, if anything.
+    pub(crate) plan: Option<AnswerPlan>,
     /// End the turn after the first complete tool call.
     pub(crate) single_tool_call: bool,
 }
@@ -147,11 +151,22 @@ impl Turn {
         let answers = self.prompts.iter().flat_map(|prompt| (0..self.n).map(move |n| (prompt, n)));
         for (choice, (prompt, n)) in answers.enumerate() {
             let mut reader = Reader::new(self, choice, events);
+            let guide = self.plan.as_ref().map(|plan| {
+                engine_guide(plan.start(self.starts_in_thinking, &self.options.stop_tokens))
+            });
             let result =
-                generator.generate(prompt, self.options(n), cancel, &mut |step| match step {
-                    Step::Prefill { done, total } => reader.send(Event::Prefill { done, total }),
-                    Step::Token(token) => reader.token(token),
-                });
+                generator.generate(
+                    prompt,
+                    self.options(n),
+                    guide,
+                    cancel,
+                    &mut |step| match step {
+                        Step::Prefill { done, total } => {
+                            reader.send(Event::Prefill { done, total })
+                        }
+                        Step::Token(token) => reader.token(token),
+                    },
+                );
             match result {
                 // Only the shutdown cancels a turn that somebody still listens to.
                 Ok(FinishReason::Cancelled) if !reader.complete => {

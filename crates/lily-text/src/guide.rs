@@ -220,7 +220,7 @@ pub enum Permitted {
 ///
 /// - *Reasoning* is free until the budget is used up; then `</think>` is forced, on a line of its
 ///   own, with an empty line behind it as the template writes it. A character that has begun is
-///   ended first, which takes three tokens at most. Where a grammar waits for the content, an answer
+///   ended first, which takes three tokens at most, and the tag does not come again. Where a grammar waits for the content, an answer
 ///   can neither end in the reasoning nor call a function there.
 /// - *Content* with a grammar follows it from the first token behind that empty line, and ends where
 ///   the grammar does.
@@ -317,8 +317,7 @@ impl AnswerGuide {
         if let Some(&last) = text.last() {
             self.reasoning.ends_in_line_break = last == b'\n';
         }
-        if self.parser.stage() == Stage::Answer && matches!(self.content, Guided::Grammar(_))
-        {
+        if self.parser.stage() == Stage::Answer && matches!(self.content, Guided::Grammar(_)) {
             let there = text.iter().rev().take_while(|&&byte| byte == b'\n').count();
             let missing = AFTER_THINKING.get(there..).unwrap_or_default();
             self.forced = self.tokenizer.encode(missing)?.into();
@@ -346,6 +345,7 @@ impl AnswerGuide {
             let close = format!("{line_break}{THINK_END}{AFTER_THINKING}");
             self.forced = self.tokenizer.encode(&close)?.into();
             self.in_content = matches!(self.content, Guided::Grammar(_));
+            self.end_reasoning_once();
             let first = self.forced.front().copied();
             return first.map(Permitted::Only).ok_or_else(|| TextError::Guide {
                 reason: format!("the tokenizer has no tokens for {close:?}"),
@@ -362,6 +362,18 @@ impl AnswerGuide {
         let mask = Arc::new(words);
         self.reasoning.masks.insert(undecided.to_owned(), Arc::clone(&mask));
         Ok(Permitted::Tokens(mask))
+    }
+
+    /// A model that was cut short may want to end its reasoning itself later on: there is one end.
+    fn end_reasoning_once(&mut self) {
+        let Some(tag) = self.tokenizer.token_id(THINK_END) else { return };
+        let mut words = match &self.content {
+            Guided::Grammar(_) => return,
+            Guided::Without(mask) => mask.to_vec(),
+            Guided::Free => mask_of(&self.tokenizer, |_, _| true),
+        };
+        set(&mut words, tag, false);
+        self.content = Guided::Without(Arc::new(words));
     }
 
     /// Tokens of nothing but the inner bytes of characters.

@@ -8,6 +8,7 @@ pub(crate) mod messages;
 pub(crate) mod sampling;
 pub(crate) mod stop;
 pub(crate) mod stream;
+pub(crate) mod structured;
 pub(crate) mod thinking;
 pub(crate) mod tokens;
 pub(crate) mod tools;
@@ -17,6 +18,7 @@ use serde_json::Map;
 use serde_json::Value;
 
 use crate::error::ApiError;
+use crate::guide::Constraints;
 use crate::model::Model;
 use crate::request::sampling::SamplingRequest;
 use crate::turn::Turn;
@@ -27,6 +29,8 @@ pub(crate) struct ChatRequest {
     pub(crate) messages: Vec<Value>,
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) single_tool_call: bool,
+    /// What the answer is held to.
+    pub(crate) constraints: Constraints,
     pub(crate) template_kwargs: Map<String, Value>,
     /// Go on where the last message, the assistant's, leaves off.
     pub(crate) continues: bool,
@@ -48,6 +52,7 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         messages,
         tools,
         single_tool_call,
+        constraints,
         mut template_kwargs,
         continues,
         n,
@@ -60,6 +65,11 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         include_usage: _,
     } = request;
     model.default_thinking(&mut template_kwargs);
+    thinking::apply_budget(constraints.thinking_budget, &mut template_kwargs);
+    if continues {
+        constraints.check_continuation()?;
+    }
+    let plan = constraints.plan(&model.tokenizer, tools.as_deref(), single_tool_call)?;
     let prompt = match continues {
         true => model.continuation(&messages, tools.as_deref(), &template_kwargs)?,
         false => model.prompt(&messages, tools.as_deref(), &template_kwargs)?,
@@ -79,6 +89,7 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         starts_in_thinking: prompt.starts_in_thinking,
         tools,
         stop,
+        plan,
         single_tool_call,
     })
 }

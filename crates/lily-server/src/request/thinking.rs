@@ -7,6 +7,9 @@ use crate::error::ApiError;
 use crate::json::Fields;
 use crate::json::wrong_type;
 
+/// Names of a bound on the tokens of the reasoning.
+const BUDGET: [&str; 2] = ["thinking_budget", "thinking_token_budget"];
+
 /// The variables of the template. Thinking may be switched in several places,
 /// which must agree.
 pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>, ApiError> {
@@ -20,10 +23,12 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
             "enable_thinking" | "preserve_thinking" => {
                 return Err(wrong_type(param, "a boolean", value));
             }
+            name if BUDGET.contains(&name) => {}
             _ => {
                 return Err(ApiError::unsupported(
                     param,
-                    "is not supported; there are enable_thinking and preserve_thinking",
+                    "is not supported; there are enable_thinking, preserve_thinking and \
+                     thinking_budget",
                 ));
             }
         }
@@ -78,5 +83,46 @@ fn reasoning(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
             Err(ApiError::field("reasoning.effort", "contradicts 'reasoning.enabled'"))
         }
         _ => Ok(enabled.or(effort)),
+    }
+}
+
+/// Tokens that the reasoning may have, under any of the names, which must agree.
+/// A name among `kwargs` is taken from there.
+pub(crate) fn budget(
+    fields: &mut Fields,
+    kwargs: &mut Map<String, Value>,
+) -> Result<Option<usize>, ApiError> {
+    let mut kwargs_given = Map::new();
+    for name in BUDGET {
+        kwargs_given.extend(kwargs.shift_remove(name).map(|value| (name.to_owned(), value)));
+    }
+    let mut inside = Fields::new("chat_template_kwargs", Value::Object(kwargs_given))?;
+    let mut found: Option<(i64, String)> = None;
+    for source in [fields, &mut inside] {
+        for name in BUDGET {
+            let Some(budget) = source.integer(name, 0, i64::MAX)? else { continue };
+            match &found {
+                Some((other, first)) if *other != budget => {
+                    return Err(ApiError::field(
+                        source.path(name),
+                        format_args!("contradicts '{first}'"),
+                    ));
+                }
+                _ => found = Some((budget, source.path(name))),
+            }
+        }
+    }
+    let Some((budget, field)) = found else { return Ok(None) };
+    if budget > 0 && kwargs.get("enable_thinking") == Some(&Value::Bool(false)) {
+        return Err(ApiError::field(field, "needs thinking, which is switched off"));
+    }
+    Ok(Some(usize::try_from(budget).unwrap_or(usize::MAX)))
+}
+
+/// Lets the template write an empty think block where no reasoning is wanted: the model knows it from
+/// there. Where the template cannot, the end of the reasoning is forced.
+pub(crate) fn apply_budget(budget: Option<usize>, kwargs: &mut Map<String, Value>) {
+    if budget == Some(0) {
+        kwargs.insert("enable_thinking".to_owned(), false.into());
     }
 }

@@ -1,11 +1,10 @@
-//! The tools a request offers, and which of them may be called.
+//! The tools a request offers.
 
 use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::json::Fields;
 use crate::json::missing;
-use crate::json::wrong_type;
 
 /// The tools, and whether the turn ends after one call.
 pub(crate) fn tools(fields: &mut Fields) -> Result<(Option<Vec<Value>>, bool), ApiError> {
@@ -14,26 +13,7 @@ pub(crate) fn tools(fields: &mut Fields) -> Result<(Option<Vec<Value>>, bool), A
         check_tool(&format!("tools[{index}]"), tool.clone())?;
     }
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
-    let offered = match fields.value("tool_choice") {
-        None => true,
-        Some(Value::String(choice)) if choice == "auto" => true,
-        // The model cannot call what it is not told of.
-        Some(Value::String(choice)) if choice == "none" => false,
-        Some(Value::String(choice)) => {
-            return Err(ApiError::unsupported(
-                "tool_choice",
-                format_args!("must be \"auto\" or \"none\": {choice:?} is not supported"),
-            ));
-        }
-        Some(Value::Object(_)) => {
-            return Err(ApiError::unsupported(
-                "tool_choice",
-                "must be \"auto\" or \"none\": naming a tool is not supported",
-            ));
-        }
-        Some(other) => return Err(wrong_type("tool_choice", "a string", &other)),
-    };
-    Ok((tools.filter(|_| offered), !parallel))
+    Ok((tools, !parallel))
 }
 
 /// Checks a tool of `{"type": "function", "function": {…}}` form.
@@ -52,16 +32,12 @@ pub(crate) fn check_tool(path: &str, tool: Value) -> Result<(), ApiError> {
     }
     function.string("description")?;
     function.object("parameters")?;
-    if function.boolean("strict")? == Some(true) {
-        return Err(ApiError::unsupported(
-            function.path("strict"),
-            "must be false: arguments are not forced to follow the schema",
-        ));
-    }
+    // Arguments are then held to the schema.
+    function.boolean("strict")?;
     function.finish()
 }
 
-pub(super) fn expect_type_function(fields: &mut Fields) -> Result<(), ApiError> {
+pub(crate) fn expect_type_function(fields: &mut Fields) -> Result<(), ApiError> {
     match fields.string("type")?.as_deref() {
         None | Some("function") => Ok(()),
         Some(other) => Err(ApiError::unsupported(

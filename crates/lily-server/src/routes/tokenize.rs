@@ -11,6 +11,7 @@ use crate::json::missing;
 use crate::middleware::body::JsonBody;
 use crate::model::Model;
 use crate::request::messages;
+use crate::request::structured;
 use crate::request::thinking;
 use crate::request::tokens;
 use crate::request::tools;
@@ -75,8 +76,10 @@ fn chat(mut fields: Fields, model: &Model) -> Result<Vec<u32>, ApiError> {
         return Err(missing("prompt"));
     }
     let messages = messages::messages(&mut fields)?;
-    let (tools, _) = tools::tools(&mut fields)?;
+    let (mut tools, _) = tools::tools(&mut fields)?;
     let mut kwargs = thinking::template_kwargs(&mut fields)?;
+    structured::tool_choice(&mut fields, &mut tools)?;
+    let budget = thinking::budget(&mut fields, &mut kwargs)?;
     let continues = fields.boolean("continue_final_message")?.unwrap_or(false);
     let generation_prompt = fields.boolean("add_generation_prompt")?.unwrap_or(!continues);
     if continues && generation_prompt {
@@ -87,6 +90,7 @@ fn chat(mut fields: Fields, model: &Model) -> Result<Vec<u32>, ApiError> {
     }
     fields.finish()?;
     model.default_thinking(&mut kwargs);
+    thinking::apply_budget(budget, &mut kwargs);
     let text = match continues {
         true => model.render_open(&messages, tools.as_deref(), &kwargs)?,
         false => model.render(&messages, tools.as_deref(), &kwargs, generation_prompt)?,

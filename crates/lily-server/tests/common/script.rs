@@ -8,6 +8,7 @@ use lily_engine::CancelToken;
 use lily_engine::FinishReason;
 use lily_engine::GenerateOptions;
 use lily_engine::GeneratedToken;
+use lily_engine::Guide;
 use lily_engine::TokenLogprobs;
 use lily_server::GenerateError;
 use lily_server::Generator;
@@ -73,6 +74,7 @@ impl Generator for Scripted {
         &mut self,
         prompt: &[u32],
         options: GenerateOptions,
+        _guide: Option<Box<dyn Guide>>,
         cancel: &CancelToken,
         sink: &mut Sink<'_>,
     ) -> Result<FinishReason, GenerateError> {

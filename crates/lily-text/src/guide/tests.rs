@@ -204,6 +204,12 @@ fn the_budget_ends_the_reasoning_in_the_form_of_the_template() {
                 Permitted::Any => wishes.next().expect("within the budget"),
                 Permitted::Only(id) => id,
                 Permitted::Unguided => break,
+                Permitted::Tokens(words) => {
+                    let tag = tokenizer().token_id("</think>").expect("there");
+                    assert!(budget != 100 && !ids(&words).contains(&tag));
+                    assert_eq!(ids(&words).len(), tokenizer().len() - 1);
+                    break;
+                }
                 other => panic!("{other:?}"),
             };
             said.push(id);

@@ -8,13 +8,13 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 use crate::json::Fields;
-use crate::json::missing;
 use crate::request::ChatRequest;
 use crate::request::labels;
 use crate::request::messages;
 use crate::request::sampling;
 use crate::request::stop;
 use crate::request::stream;
+use crate::request::structured;
 use crate::request::thinking;
 use crate::request::tools;
 
@@ -26,13 +26,16 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<ChatRequest, Ap
     labels::ignore(&mut fields)?;
     refuse(&mut fields)?;
     let messages = messages::messages(&mut fields)?;
-    let (tools, single_tool_call) = tools::tools(&mut fields)?;
+    let (mut tools, single_tool_call) = tools::tools(&mut fields)?;
+    let mut template_kwargs = thinking::template_kwargs(&mut fields)?;
+    let constraints = structured::constraints(&mut fields, &mut tools, &mut template_kwargs)?;
     let (stream, include_usage) = stream::stream(&mut fields)?;
     let request = ChatRequest {
         messages,
         tools,
         single_tool_call,
-        template_kwargs: thinking::template_kwargs(&mut fields)?,
+        constraints,
+        template_kwargs,
         continues: messages::continues(&mut fields)?,
         n: sampling::n(&mut fields)?,
         max_tokens: stop::max_tokens(&mut fields)?,
@@ -47,22 +50,6 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<ChatRequest, Ap
 }
 
 fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
-    if let Some(mut format) = fields
-        .value("response_format")
-        .map(|value| Fields::new("response_format", value))
-        .transpose()?
-    {
-        match format.string("type")?.as_deref() {
-            Some("text") => format.finish()?,
-            Some(other) => {
-                return Err(ApiError::unsupported(
-                    "response_format.type",
-                    format_args!("must be \"text\": {other:?} is not supported"),
-                ));
-            }
-            None => return Err(missing("response_format.type")),
-        }
-    }
     if let Some(modalities) = fields.array("modalities")?
         && modalities.iter().any(|modality| modality != "text")
     {

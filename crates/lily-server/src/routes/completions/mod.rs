@@ -100,6 +100,7 @@ fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), Ap
             logprobs: request.logprobs,
         },
         plain: true,
+        plan: None,
         starts_in_thinking: false,
         tools: None,
         stop: request.stop,
