@@ -176,7 +176,7 @@ mod tests {
         let defaults = generator.engine.default_options();
         let options =
             GenerateOptions { max_tokens: Some(100), stop_tokens: Vec::new(), ..defaults };
-        let result = generator.generate(&[1; 4 * CHUNK], options, &cancel, &mut |_| {
+        let result = generator.generate(&[1; 4 * CHUNK], options, None, &cancel, &mut |_| {
             steps += 1;
             if steps == stop { at_stop(&cancel) } else { ControlFlow::Continue(()) }
         });

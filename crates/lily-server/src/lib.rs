@@ -19,7 +19,7 @@
 //! # Routes
 //! | | |
 //! |---|---|
-//! | `POST /v1/chat/completions` | streaming or not, tools, thinking, log probabilities, several answers |
+//! | `POST /v1/chat/completions` | streaming or not, tools, thinking, answers in a form, log probabilities, several answers |
 //! | `POST /v1/completions` | text that goes on from a prompt |
 //! | `POST /tokenize`, `POST /detokenize` | text or a conversation to tokens, and back |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |

@@ -81,6 +81,11 @@ fn state(front: Front, backend: Backend) -> Result<AppState, ServerError> {
         context: engine.context(),
         defaults: engine.default_options(),
     };
+    let tokenizer = model.tokenizer.clone();
+    // Whoever asks for a form first would wait for it; without the thread, they do.
+    let _ = std::thread::Builder::new()
+        .name("lily-grammar".to_owned())
+        .spawn(move || tokenizer.prepare_grammars());
     AppState::behind(front, model, move || EngineGenerator::new(engine))
 }
 

@@ -6,6 +6,7 @@ use std::time::Instant;
 use lily_engine::CancelToken;
 use lily_engine::FinishReason;
 use lily_engine::GenerateOptions;
+use lily_engine::Guide;
 
 use crate::generator::GenerateError;
 use crate::generator::Generator;
@@ -40,6 +41,7 @@ impl<G: Generator> Generator for Watched<G> {
         &mut self,
         prompt: &[u32],
         options: GenerateOptions,
+        guide: Option<Box<dyn Guide>>,
         cancel: &CancelToken,
         sink: &mut Sink<'_>,
     ) -> Result<FinishReason, GenerateError> {
@@ -61,6 +63,6 @@ impl<G: Generator> Generator for Watched<G> {
             record.check_deadline(now);
             sink(step)
         };
-        generator.generate(prompt, options, cancel, &mut step)
+        generator.generate(prompt, options, guide, cancel, &mut step)
     }
 }

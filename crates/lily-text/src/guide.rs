@@ -68,7 +68,7 @@ enum Content {
 
 impl AnswerPlan {
     /// Makes the rules ready; `None` if they leave everything free. Takes a while: the first grammar
-    /// for a tokenizer needs up to a second, each a few milliseconds.
+    /// for a tokenizer needs up to two seconds, each a few milliseconds.
     ///
     /// # Errors
     /// [`GrammarError`] when a rule cannot be kept.

@@ -150,7 +150,13 @@ impl Tokenizer {
         self.len() == 0
     }
 
-    /// What grammars over these tokens share. The first call makes it, which takes up to a second
+    /// Makes what grammars over these tokens share, so that the first one need not wait for it: up to
+    /// two seconds for a large vocabulary. What goes wrong is reported by the first grammar.
+    pub fn prepare_grammars(&self) {
+        let _ = self.environment();
+    }
+
+    /// What grammars over these tokens share. The first call makes it, which takes up to two seconds
     /// for a large vocabulary; clones of the tokenizer share it.
     pub(crate) fn environment(&self) -> Result<&Environment, String> {
         let made = self.shared.environment.get_or_init(|| Environment::new(&self.shared));
