@@ -93,6 +93,27 @@ fn generated_tokens_and_text_belong_together() {
 }
 
 #[test]
+fn a_continuation_is_held_to_a_form() {
+    let form = |flag: &str, value: &str| {
+        let limits = ["--max-tokens=60", "--temperature=0", "--json"];
+        let answer = json(["generate", "The answer: ", flag, value].iter().chain(&limits));
+        assert_eq!(answer["finish_reason"], "stop", "{answer}");
+        answer["text"].as_str().unwrap().to_owned()
+    };
+    assert_eq!(form("--regex", "[0-9]{3}-x").split_off(3), "-x");
+    let folder = tempfile::tempdir().unwrap();
+    let file = |name: &str, text: &str| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        path.to_str().unwrap().to_owned()
+    };
+    let schema = file("schema.json", r#"{"type": "integer", "minimum": 10, "maximum": 99}"#);
+    assert!((10..100).contains(&form("--json-schema", &schema).parse().unwrap()));
+    let grammar = file("grammar.lark", "start: \"<\" /[a-c]{2}/ \">\"");
+    assert_eq!(form("--grammar", &grammar).len(), 4);
+}
+
+#[test]
 fn token_ids_are_taken_as_tokenize_prints_them() {
     let printed = stdout(["tokenize", "The capital of Japan is"]);
     let generate = |ids: &str| {

@@ -132,6 +132,15 @@ pub(crate) struct GenerateArgs {
     /// End when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    /// Hold the continuation to the JSON schema in this file
+    #[arg(long, value_name = "FILE", group = "form")]
+    pub(crate) json_schema: Option<PathBuf>,
+    /// Hold the continuation to this regular expression, which matches it as a whole
+    #[arg(long, value_name = "REGEX", group = "form")]
+    pub(crate) regex: Option<String>,
+    /// Hold the continuation to the Lark grammar in this file
+    #[arg(long, value_name = "FILE", group = "form")]
+    pub(crate) grammar: Option<PathBuf>,
     /// Do not end at the checkpoint's stop tokens
     #[arg(long)]
     pub(crate) ignore_eos: bool,

@@ -3,10 +3,11 @@
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 use lily_device::DeviceFacts;
 use lily_engine::{FinishReason, GenerateOptions};
-use lily_text::Detokenizer;
+use lily_server::engine_guide;
+use lily_text::{AnswerPlan, AnswerRules, Detokenizer, Format};
 use serde_json::json;
 
 use super::interrupt::{self, INTERRUPTED};
@@ -19,15 +20,19 @@ use crate::model::{self, Loaded, Needs};
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     model::check(&args.model)?;
     let input = Input::of(args)?;
+    let format = format(args)?;
     let prints_text = !(args.tokens || args.json);
-    let text = matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty();
+    let text =
+        matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty() || format.is_some();
     let needs = if text { Needs::Text } else { Needs::Ids };
     let loaded = model::load(&args.model, &args.engine, needs, |options, _| Ok(options))?;
     let prompt = match input {
         Input::Tokens(ids) => ids,
         Input::Text(text) => loaded.tokenizer()?.encode(&text)?,
     };
+    let plan = plan(format.as_ref(), &loaded)?;
     let options = options(args, &loaded);
+    let stop_tokens = options.stop_tokens.clone();
     let mut output = Output::new(args, &loaded);
 
     interrupt::install()?;
@@ -36,6 +41,9 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let mut watch = Stopwatch::start(prompt.len());
     let started = session.generate(&prompt, options, &cancel);
     let mut generation = started.map_err(failure::generation)?;
+    if let Some(plan) = plan {
+        generation = generation.guided_by(engine_guide(plan.start(false, &stop_tokens)));
+    }
     generation.for_each(|token| {
         watch.token();
         let done = output.push(token.id)?;
@@ -77,6 +85,29 @@ impl Input {
         }
         Ok(Input::Text(text))
     }
+}
+
+/// The form asked for.
+fn format(args: &GenerateArgs) -> Result<Option<Format>> {
+    Ok(match (&args.json_schema, &args.regex, &args.grammar) {
+        (Some(file), ..) => {
+            let schema = serde_json::from_str(&read_text(file)?);
+            Some(Format::JsonSchema(
+                schema.with_context(|| format!("{} is not JSON", file.display()))?,
+            ))
+        }
+        (_, Some(regex), _) => Some(Format::Regex(regex.clone())),
+        (.., Some(file)) => Some(Format::Lark(read_text(file)?)),
+        (None, None, None) => None,
+    })
+}
+
+fn plan(format: Option<&Format>, loaded: &Loaded) -> Result<Option<AnswerPlan>> {
+    let Some(format) = format else { return Ok(None) };
+    let rules = AnswerRules { format: Some(format), ..AnswerRules::default() };
+    AnswerPlan::new(loaded.tokenizer()?, rules).map_err(|error| {
+        if error.is_client_fault() { usage(error.to_string()) } else { error.into() }
+    })
 }
 
 fn options(args: &GenerateArgs, loaded: &Loaded) -> GenerateOptions {
