@@ -71,6 +71,8 @@ pub(crate) enum Event {
 pub(crate) struct Outcome {
     /// Why the last answer ended.
     pub(crate) finish: Finish,
+    /// Position, in [`Turn::stop`], of the stop string that ended the last answer.
+    pub(crate) stop_string: Option<usize>,
     /// Tokens of the prompts, each counted once however many answers it got.
     pub(crate) prompt_tokens: usize,
     pub(crate) completion_tokens: usize,
@@ -143,6 +145,7 @@ impl Turn {
     ) -> Result<(), GeneratorLost> {
         let mut total = Outcome {
             finish: Finish::Stop,
+            stop_string: None,
             prompt_tokens: self.prompts.iter().map(Vec::len).sum(),
             completion_tokens: 0,
             reasoning_tokens: 0,
@@ -327,6 +330,7 @@ impl<'a> Reader<'a> {
     fn add_to(&self, total: &mut Outcome, prompt_tokens: usize) {
         let end = Instant::now();
         let first_token = self.first_token.unwrap_or(end);
+        total.stop_string = self.parser.stop_string();
         total.completion_tokens += self.completion_tokens;
         total.reasoning_tokens += self.reasoning_tokens;
         total.timings.prefill_tokens += prompt_tokens;

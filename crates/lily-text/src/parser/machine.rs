@@ -62,6 +62,10 @@ impl Machine {
     }
 
     pub(super) fn stopped(&self) -> bool {
+        self.stop_string().is_some()
+    }
+
+    pub(super) fn stop_string(&self) -> Option<usize> {
         self.output.stop.stopped()
     }
 
@@ -377,7 +381,7 @@ impl Output {
     fn give_content(&mut self, text: &str, start: usize) {
         let start = start.saturating_sub(self.content.space.len());
         let mut text = self.content.push(text);
-        if self.stop.stopped() {
+        if self.stop.stopped().is_some() {
             text.push_str(&std::mem::take(&mut self.content.space));
         }
         if !text.is_empty() {
@@ -411,7 +415,7 @@ impl Output {
     }
 
     fn finish(&mut self) {
-        if self.stop.stopped() {
+        if self.stop.stopped().is_some() {
             return;
         }
         self.flush();

@@ -179,6 +179,12 @@ impl OutputParser {
     pub fn stopped(&self) -> bool {
         self.machine.stopped()
     }
+
+    /// Which stop string was met: its position in [`ParserOptions::stop`].
+    #[must_use]
+    pub fn stop_string(&self) -> Option<usize> {
+        self.machine.stop_string()
+    }
 }
 
 /// Where an answer stands that is being read.

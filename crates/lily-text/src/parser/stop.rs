@@ -9,11 +9,14 @@
 pub(super) struct StopFilter {
     patterns: Vec<Pattern>,
     held: String,
-    stopped: bool,
+    /// Position, among the strings given, of the one that ended the text.
+    stopped: Option<usize>,
 }
 
 #[derive(Debug)]
 struct Pattern {
+    /// Position among the strings given.
+    index: usize,
     bytes: Vec<u8>,
     /// `fallback[n]`: longest proper prefix that is also a suffix of the first `n` bytes.
     fallback: Vec<usize>,
@@ -21,7 +24,7 @@ struct Pattern {
 }
 
 impl Pattern {
-    fn new(text: &str) -> Self {
+    fn new(index: usize, text: &str) -> Self {
         let bytes = text.as_bytes().to_vec();
         let mut fallback = vec![0; bytes.len() + 1];
         let mut matched = 0;
@@ -34,7 +37,7 @@ impl Pattern {
             }
             fallback[n + 1] = matched;
         }
-        Self { bytes, fallback, matched: 0 }
+        Self { index, bytes, fallback, matched: 0 }
     }
 
     /// Takes one byte and says whether it completes the pattern.
@@ -51,11 +54,13 @@ impl Pattern {
 
 impl StopFilter {
     pub(super) fn new(stop: &[String]) -> Self {
-        let patterns = stop.iter().filter(|text| !text.is_empty()).map(|text| Pattern::new(text));
+        let given = stop.iter().enumerate().filter(|(_, text)| !text.is_empty());
+        let patterns = given.map(|(index, text)| Pattern::new(index, text));
         Self { patterns: patterns.collect(), ..Self::default() }
     }
 
-    pub(super) fn stopped(&self) -> bool {
+    /// Position, among the strings given, of the one that ended the text.
+    pub(super) fn stopped(&self) -> Option<usize> {
         self.stopped
     }
 
@@ -66,7 +71,7 @@ impl StopFilter {
 
     /// Takes more text and gives what is certain to stand before any stop string.
     pub(super) fn push(&mut self, text: &str) -> String {
-        if self.stopped {
+        if self.stopped.is_some() {
             return String::new();
         }
         if self.patterns.is_empty() {
@@ -75,16 +80,18 @@ impl StopFilter {
         let before = self.held.len();
         self.held.push_str(text);
         for (offset, byte) in text.bytes().enumerate() {
-            let mut completed = 0;
+            // (length, position) of the longest string that ends here.
+            let mut completed: Option<(usize, usize)> = None;
             for pattern in &mut self.patterns {
-                if pattern.advance(byte) {
-                    completed = completed.max(pattern.bytes.len());
+                let length = pattern.bytes.len();
+                if pattern.advance(byte) && completed.is_none_or(|(longest, _)| length > longest) {
+                    completed = Some((length, pattern.index));
                 }
             }
-            if completed > 0 {
-                self.stopped = true;
+            if let Some((length, index)) = completed {
+                self.stopped = Some(index);
                 let mut text = std::mem::take(&mut self.held);
-                text.truncate(before + offset + 1 - completed);
+                text.truncate(before + offset + 1 - length);
                 return text;
             }
         }
@@ -106,7 +113,7 @@ impl StopFilter {
 mod tests {
     use super::*;
 
-    fn run(stop: &[&str], pieces: &[&str]) -> (Vec<String>, bool) {
+    fn run(stop: &[&str], pieces: &[&str]) -> (Vec<String>, Option<usize>) {
         let stop: Vec<String> = stop.iter().map(|text| (*text).to_owned()).collect();
         let mut filter = StopFilter::new(&stop);
         let mut out: Vec<String> = pieces.iter().map(|piece| filter.push(piece)).collect();
@@ -118,14 +125,14 @@ mod tests {
     fn a_stop_string_over_several_pieces_is_found_and_never_shown() {
         let (out, stopped) = run(&["beta gamma"], &["alpha b", "eta", " gam", "ma delta", "more"]);
         assert_eq!(out.concat(), "alpha ");
-        assert!(stopped);
+        assert_eq!(stopped, Some(0));
     }
 
     #[test]
     fn what_may_start_a_stop_string_is_held_and_given_back_when_it_does_not() {
         let (out, stopped) = run(&["beta gamma"], &["alpha beta", " delta"]);
         assert_eq!(out, ["alpha ", "beta delta", ""]);
-        assert!(!stopped);
+        assert_eq!(stopped, None);
     }
 
     #[test]
@@ -141,10 +148,17 @@ mod tests {
     }
 
     #[test]
+    fn the_string_that_ended_the_text_is_known_by_its_place_in_the_list() {
+        assert_eq!(run(&["", "zz", "bc"], &["xabcd"]).1, Some(2));
+        assert_eq!(run(&["bc", "abc"], &["xabcd"]).1, Some(1));
+        assert_eq!(run(&["bc", "bc"], &["xabcd"]).1, Some(0));
+    }
+
+    #[test]
     fn an_empty_stop_string_never_matches() {
         let (out, stopped) = run(&[""], &["text"]);
         assert_eq!(out.concat(), "text");
-        assert!(!stopped);
+        assert_eq!(stopped, None);
     }
 
     #[test]
