@@ -2,6 +2,7 @@
 
 use std::net::IpAddr;
 use std::path::PathBuf;
+use std::sync::Arc;
 
 use axum::Json;
 use axum::http::HeaderValue;
@@ -197,6 +198,12 @@ pub(crate) enum ApiError {
         /// The name asked for.
         name: String,
     },
+    /// `/v1/responses/{id}`: nothing is kept.
+    #[error("there is no response {id:?}: this server stores none")]
+    UnknownResponse {
+        /// The id asked for.
+        id: String,
+    },
     /// The queue is full.
     #[error("{waiting} requests are waiting already; try again later")]
     QueueFull {
@@ -263,6 +270,21 @@ struct ErrorObject {
     code: Option<&'static str>,
 }
 
+/// The error object of Anthropic's API.
+#[derive(Debug, Serialize)]
+pub(crate) struct AnthropicErrorBody {
+    r#type: &'static str,
+    error: AnthropicErrorObject,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    request_id: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct AnthropicErrorObject {
+    r#type: &'static str,
+    message: String,
+}
+
 impl ApiError {
     /// A field that is there but wrong: `'{param}' {complaint}`.
     pub(crate) fn field(param: impl Into<String>, complaint: impl std::fmt::Display) -> ApiError {
@@ -315,6 +337,9 @@ impl ApiError {
             }
             ApiError::UnknownModel { .. } => {
                 (StatusCode::NOT_FOUND, REQUEST, Some("model_not_found"))
+            }
+            ApiError::UnknownResponse { .. } => {
+                (StatusCode::NOT_FOUND, REQUEST, Some("response_not_found"))
             }
             ApiError::Method { .. } => {
                 (StatusCode::METHOD_NOT_ALLOWED, REQUEST, Some("method_not_supported"))
@@ -369,6 +394,30 @@ impl ApiError {
         };
         ErrorBody { error: ErrorObject { message: self.to_string(), r#type: kind, param, code } }
     }
+
+    /// [`ApiError::body`] for a client of Anthropic's API.
+    pub(crate) fn anthropic_body(&self, request_id: Option<String>) -> AnthropicErrorBody {
+        let kind = match self.class().0 {
+            StatusCode::UNAUTHORIZED => "authentication_error",
+            StatusCode::FORBIDDEN => "permission_error",
+            StatusCode::NOT_FOUND => "not_found_error",
+            StatusCode::PAYLOAD_TOO_LARGE => "request_too_large",
+            StatusCode::TOO_MANY_REQUESTS => "rate_limit_error",
+            StatusCode::SERVICE_UNAVAILABLE => "overloaded_error",
+            StatusCode::GATEWAY_TIMEOUT => "timeout_error",
+            status if status.is_server_error() => "api_error",
+            _ => "invalid_request_error",
+        };
+        let message = match self {
+            // Clients look for these words to shorten the conversation.
+            ApiError::PromptTooLong { tokens, context } => {
+                format!("prompt is too long: {tokens} tokens > {context} maximum")
+            }
+            error => error.to_string(),
+        };
+        let error = AnthropicErrorObject { r#type: kind, message };
+        AnthropicErrorBody { r#type: "error", error, request_id }
+    }
 }
 
 impl From<TextError> for ApiError {
@@ -390,6 +439,8 @@ impl From<GenerateError> for ApiError {
     }
 }
 
+/// The shape is that of OpenAI's API. The error goes along with the response, for
+/// [`shape_for_anthropic`].
 impl IntoResponse for ApiError {
     fn into_response(self) -> Response {
         let (status, ..) = self.class();
@@ -405,6 +456,15 @@ impl IntoResponse for ApiError {
         if matches!(self, ApiError::Unauthorized) {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
         }
+        response.extensions_mut().insert(Arc::new(self));
         response
+    }
+}
+
+/// Gives a response that is an error the body that Anthropic's clients read.
+pub(crate) fn shape_for_anthropic(response: &mut Response, request_id: &str) {
+    if let Some(error) = response.extensions_mut().remove::<Arc<ApiError>>() {
+        let body = error.anthropic_body(Some(request_id.to_owned()));
+        *response.body_mut() = Json(body).into_response().into_body();
     }
 }

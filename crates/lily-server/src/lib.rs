@@ -22,6 +22,10 @@
 //! | `POST /v1/chat/completions` | streaming or not, tools, thinking, answers in a form, log probabilities, several answers |
 //! | `POST /v1/completions` | text that goes on from a prompt |
 //! | `POST /tokenize`, `POST /detokenize` | text or a conversation to tokens, and back |
+//! | `POST /v1/messages` | Anthropic's API: streaming or not, tools, thinking |
+//! | `POST /v1/messages/count_tokens` | the length of a prompt |
+//! | `POST /v1/responses` | the same by OpenAI's other API, without stored state |
+//! | `POST /v1/responses/input_tokens` | the length of a prompt |
 //! | `GET /v1/models`, `GET /v1/models/{name}` | the one served model |
 //! | `GET /openapi.json` | all of this for programs: `openapi/` holds a file for each group of routes |
 //! | `GET /` | the chat page |
@@ -51,6 +55,7 @@ mod openapi;
 mod options;
 mod request;
 mod routes;
+mod sealed;
 mod serve;
 mod site;
 mod sse;

@@ -8,6 +8,7 @@ use std::sync::atomic::Ordering;
 
 use axum::Router;
 use axum::extract::State;
+use axum::middleware::from_fn;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -20,6 +21,7 @@ use crate::middleware::auth;
 use crate::middleware::cors;
 use crate::middleware::host;
 use crate::middleware::log;
+use crate::middleware::protocol;
 use crate::options::ServerOptions;
 use crate::routes::health;
 use crate::routes::metrics;
@@ -83,6 +85,7 @@ impl Front {
         };
         routes
             .layer(from_fn_with_state(self.clone(), host::check))
+            .layer(from_fn(protocol::shape_errors))
             .layer(from_fn_with_state(self.clone(), log::each_request))
     }
 

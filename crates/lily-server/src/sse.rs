@@ -34,10 +34,25 @@ pub(crate) struct Frame(sse::Event);
 impl Frame {
     /// `data:` with a JSON value.
     pub(crate) fn json(value: &impl Serialize) -> Frame {
+        Frame::with_data(sse::Event::default(), value)
+    }
+
+    /// `event:` with a name, and `data:` with a JSON value.
+    pub(crate) fn event(name: &str, value: &impl Serialize) -> Frame {
+        // Some clients expect the name before the data.
+        Frame::with_data(sse::Event::default().event(name), value)
+    }
+
+    fn with_data(event: sse::Event, value: &impl Serialize) -> Frame {
         match serde_json::to_string(value) {
-            Ok(text) => Frame::text(text),
+            Ok(text) => Frame(event.data(text)),
             Err(error) => Frame::error(&ApiError::Internal(error.to_string())),
         }
+    }
+
+    /// The same frame with a comment before it, which clients skip.
+    pub(crate) fn commented(self, text: String) -> Frame {
+        Frame(self.0.comment(text))
     }
 
     /// `data:` with plain text.
@@ -74,6 +89,15 @@ pub(crate) trait Encode: Send + 'static {
     }
     /// The end of all answers and of the stream.
     fn finish(&mut self, outcome: Outcome) -> Vec<Frame>;
+    /// The end of the stream after a failure.
+    fn fail(&mut self, error: &ApiError) -> Vec<Frame> {
+        vec![Frame::error(error)]
+    }
+    /// What is sent when nothing else has been for a while; `progress` says in
+    /// words where the request stands.
+    fn keep_alive(&self, progress: String) -> Frame {
+        Frame::comment(progress)
+    }
 }
 
 /// Streams a turn. A failure becomes an error event, after which the stream ends
@@ -121,8 +145,8 @@ impl Stream for Frames {
             let event = match self.events.poll_next(context) {
                 Poll::Pending => {
                     ready!(self.silence.as_mut().poll(context));
-                    let progress = Frame::comment(self.events.progress());
-                    return self.send(progress);
+                    let sign = self.encoder.keep_alive(self.events.progress());
+                    return self.send(sign);
                 }
                 Poll::Ready(None) => return Poll::Ready(None),
                 Poll::Ready(Some(event)) => event,
@@ -139,7 +163,7 @@ impl Stream for Frames {
                 Event::Finished(outcome) => self.encoder.finish(outcome),
                 Event::Failed(error) => {
                     tracing::warn!(%error, "a stream failed");
-                    vec![Frame::error(&error)]
+                    self.encoder.fail(&error)
                 }
             };
             self.ready.extend(frames);

@@ -6,3 +6,4 @@ pub(crate) mod cors;
 pub(crate) mod headers;
 pub(crate) mod host;
 pub(crate) mod log;
+pub(crate) mod protocol;

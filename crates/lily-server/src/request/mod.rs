@@ -3,6 +3,7 @@
 //!
 //! The modules read and check the fields that several endpoints share.
 
+pub(crate) mod history;
 pub(crate) mod labels;
 pub(crate) mod messages;
 pub(crate) mod sampling;
@@ -92,4 +93,13 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         plan,
         single_tool_call,
     })
+}
+
+/// Tokens of the prompt, which may be more than the context holds.
+pub(crate) fn count(request: ChatRequest, model: &Model) -> Result<usize, ApiError> {
+    match turn(request, model) {
+        Ok(turn) => Ok(turn.prompts.iter().map(Vec::len).sum()),
+        Err(ApiError::PromptTooLong { tokens, .. }) => Ok(tokens),
+        Err(error) => Err(error),
+    }
 }

@@ -35,7 +35,10 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
     }
     let switches = [
         ("enable_thinking", fields.boolean("enable_thinking")?),
-        ("reasoning_effort", effort("reasoning_effort", fields.string("reasoning_effort")?)?),
+        (
+            "reasoning_effort",
+            effort("reasoning_effort", fields.string("reasoning_effort")?.as_deref())?,
+        ),
         ("reasoning", reasoning(fields)?),
     ];
     for (name, thinking) in switches {
@@ -53,8 +56,8 @@ pub(crate) fn template_kwargs(fields: &mut Fields) -> Result<Map<String, Value>,
 /// Whether a level of effort means thinking. The model knows thinking and not
 /// thinking only, and many clients send some level with every request: the
 /// lowest two switch thinking off, all others leave the length to the model.
-fn effort(param: &str, effort: Option<String>) -> Result<Option<bool>, ApiError> {
-    match effort.as_deref() {
+pub(crate) fn effort(param: &str, effort: Option<&str>) -> Result<Option<bool>, ApiError> {
+    match effort {
         None => Ok(None),
         Some("none" | "minimal") => Ok(Some(false)),
         Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(Some(true)),
@@ -70,7 +73,7 @@ fn reasoning(fields: &mut Fields) -> Result<Option<bool>, ApiError> {
     let Some(object) = fields.value("reasoning") else { return Ok(None) };
     let mut object = Fields::new("reasoning", object)?;
     let enabled = object.boolean("enabled")?;
-    let effort = effort("reasoning.effort", object.string("effort")?)?;
+    let effort = effort("reasoning.effort", object.string("effort")?.as_deref())?;
     if object.boolean("exclude")? == Some(true) {
         return Err(ApiError::unsupported(
             "reasoning.exclude",

@@ -4,10 +4,12 @@ mod chat_completions;
 mod completions;
 mod describe;
 pub(crate) mod health;
+mod messages;
 pub(crate) mod metrics;
 mod models;
 mod openai;
 pub(crate) mod page;
+mod responses;
 mod tokenize;
 
 use std::sync::Arc;
@@ -109,6 +111,13 @@ pub fn router(state: AppState) -> Router {
         .route("/v1/completions", post(completions::create))
         .route("/tokenize", post(tokenize::tokenize))
         .route("/detokenize", post(tokenize::detokenize))
+        .route("/v1/messages", post(messages::create))
+        .route("/v1/messages/count_tokens", post(messages::count_tokens))
+        .route("/v1/responses", post(responses::create))
+        .route("/v1/responses/input_tokens", post(responses::count_tokens))
+        .route("/v1/responses/{id}", get(responses::unknown).delete(responses::unknown))
+        .route("/v1/responses/{id}/cancel", post(responses::unknown))
+        .route("/v1/responses/{id}/input_items", get(responses::unknown))
         .route("/v1/models", get(models::list))
         .route("/v1/models/{*name}", get(models::retrieve))
         .route("/metrics", get(metrics::metrics));

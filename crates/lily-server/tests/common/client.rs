@@ -35,6 +35,17 @@ impl Response {
         self.json()["error"][field].clone()
     }
 
+    /// Name and JSON of each event that has a name.
+    pub(crate) fn named_events(&self) -> Vec<(String, Value)> {
+        let blocks = self.body.split("\n\n").filter(|block| block.starts_with("event: "));
+        let pairs = blocks.map(|block| block.split_once('\n').unwrap());
+        let parsed = pairs.map(|(event, data)| {
+            let data = data.strip_prefix("data: ").unwrap();
+            (event["event: ".len()..].to_owned(), serde_json::from_str(data).unwrap())
+        });
+        parsed.collect()
+    }
+
     /// The JSON of each `data:` line but `[DONE]`.
     pub(crate) fn events(&self) -> Vec<Value> {
         let data = self.body.lines().filter_map(|line| line.strip_prefix("data: "));

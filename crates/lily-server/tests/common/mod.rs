@@ -4,6 +4,7 @@
 pub(crate) mod client;
 pub(crate) mod demo;
 pub(crate) mod python;
+pub(crate) mod redact;
 pub(crate) mod script;
 
 use std::sync::Arc;

@@ -1,0 +1,65 @@
+//! `POST /v1/messages` and `POST /v1/messages/count_tokens`: Anthropic's API.
+
+mod blocks;
+mod convert;
+mod types;
+mod validate;
+
+use axum::Json;
+use axum::extract::State;
+use axum::response::IntoResponse;
+use axum::response::Response;
+
+use crate::error::ApiError;
+use crate::middleware::body::JsonBody;
+use crate::request;
+use crate::routes::AppState;
+use crate::sse;
+use types::TokenCount;
+use validate::Purpose;
+
+pub(crate) async fn create(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody,
+) -> Result<Response, ApiError> {
+    let model = state.model().clone();
+    let name = state.options().model_name.clone();
+    let prepared = tokio::task::spawn_blocking(move || {
+        let asked = validate::validate(body, Purpose::Answer)?;
+        let (stream, omit_thinking) = (asked.chat.stream, asked.omit_thinking);
+        let turn = request::turn(asked.chat, &model)?;
+        let form = convert::Form {
+            model: name,
+            prompt_tokens: turn.prompts.iter().map(Vec::len).sum(),
+            max_tokens: turn.options.max_tokens,
+            stop: turn.stop.clone(),
+            omit_thinking,
+        };
+        Ok::<_, ApiError>((turn, form, stream))
+    });
+    let (turn, form, stream) =
+        prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+    let events = state.worker().submit(turn)?;
+    let outcome = events.outcome();
+    let mut response = if stream {
+        sse::response(events, convert::Answer::new(form), state.options().keep_alive)
+    } else {
+        Json(convert::collect(events, form).await?).into_response()
+    };
+    // For the line of the log, which is written when the last byte has left.
+    response.extensions_mut().insert(outcome);
+    Ok(response)
+}
+
+pub(crate) async fn count_tokens(
+    State(state): State<AppState>,
+    JsonBody(body): JsonBody,
+) -> Result<Json<TokenCount>, ApiError> {
+    let model = state.model().clone();
+    let counted = tokio::task::spawn_blocking(move || {
+        let asked = validate::validate(body, Purpose::Count)?;
+        request::count(asked.chat, &model)
+    });
+    let input_tokens = counted.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+    Ok(Json(TokenCount { input_tokens }))
+}
