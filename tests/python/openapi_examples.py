@@ -57,6 +57,52 @@ def rules_hold(body, vocabulary, answers):
     )
 
 
+def parts(path, body):
+    """Speaker, kind and id of each part of a conversation of blocks or of items."""
+    if path.startswith("/v1/responses"):
+        if isinstance(body["input"], str):
+            return
+        for item in body["input"]:
+            kind = item.get("type") or "message"
+            if kind.endswith("_output"):
+                yield "user", "result", item["call_id"]
+            elif kind.endswith("_call"):
+                yield "assistant", "call", item["call_id"]
+            elif kind == "message" and item["role"] in ("system", "developer"):
+                continue
+            elif kind == "message":
+                yield item["role"], "text", None
+            elif any(item.get(name) for name in ("content", "summary", "encrypted_content")):
+                yield "assistant", "text", None
+    for message in body["messages"] if path.startswith("/v1/messages") else []:
+        blocks = message["content"]
+        if message["role"] == "assistant":
+            yield "assistant", "text", None
+        for block in blocks if isinstance(blocks, list) else [{"type": "text", "text": blocks}]:
+            if block["type"] == "tool_use":
+                yield "assistant", "call", block["id"]
+            elif block["type"] == "tool_result":
+                yield "user", "result", block["tool_use_id"]
+            elif message["role"] == "user" and block["text"].strip():
+                yield "user", "text", None
+
+
+def calls_have_results(path, body):
+    """Whether calls and results of a conversation belong together, and who speaks last may."""
+    calls, speaker = {}, None
+    for said_by, kind, name in parts(path, body):
+        if said_by == "assistant" and speaker != "assistant":
+            if not all(calls.values()):
+                return False
+            calls = {}
+        speaker = said_by
+        if (kind == "call" and name in calls) or (kind == "result" and calls.get(name) is not False):
+            return False
+        if kind != "text":
+            calls[name] = kind == "result"
+    return all(calls.values()) and not (speaker == "assistant" and path.startswith("/v1/messages"))
+
+
 def main():
     url = sys.argv[1]
     examples = sys.argv[2] if len(sys.argv) > 2 else "15"
@@ -92,5 +138,11 @@ else:
         """In place of schemathesis' own check, which knows no rules in words."""
         body, vocabulary = case.body, int(os.environ["LILY_VOCABULARY"])
         right = case.meta is not None and case.meta.generation.mode == GenerationMode.POSITIVE
-        if right and isinstance(body, dict) and rules_hold(body, vocabulary, case.path != "/tokenize"):
+        answers = case.path != "/tokenize"
+        if (
+            right
+            and isinstance(body, dict)
+            and rules_hold(body, vocabulary, answers)
+            and calls_have_results(case.path, body)
+        ):
             assert response.status_code == 200, f"{response.status_code}: {response.text}"

@@ -8,13 +8,15 @@ use crate::model::Model;
 
 /// The first holds what the document begins with; each of the others adds
 /// `paths` and `components` of its own.
-const FILES: [&str; 8] = [
+const FILES: [&str; 10] = [
     include_str!("../openapi/base.json"),
     include_str!("../openapi/shared.json"),
     include_str!("../openapi/models.json"),
     include_str!("../openapi/conversation.json"),
     include_str!("../openapi/chat_completions.json"),
     include_str!("../openapi/completions.json"),
+    include_str!("../openapi/messages.json"),
+    include_str!("../openapi/responses.json"),
     include_str!("../openapi/tokenize.json"),
     include_str!("../openapi/operations.json"),
 ];

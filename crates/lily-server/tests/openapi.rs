@@ -79,6 +79,10 @@ async fn every_described_field_is_known_to_its_route() {
     for (path, schema, base) in [
         ("/v1/chat/completions", "ChatCompletionRequest", json!({"messages": message})),
         ("/v1/completions", "CompletionRequest", json!({"prompt": "a"})),
+        ("/v1/messages", "MessagesRequest", json!({"messages": message, "max_tokens": 1})),
+        ("/v1/messages/count_tokens", "MessagesCountRequest", json!({"messages": message})),
+        ("/v1/responses", "ResponsesRequest", json!({"input": "a"})),
+        ("/v1/responses/input_tokens", "ResponsesRequest", json!({"input": "a"})),
         ("/tokenize", "TokenizeTextRequest", json!({"prompt": "a"})),
         ("/tokenize", "TokenizeChatRequest", json!({"messages": message})),
         ("/detokenize", "DetokenizeRequest", json!({"tokens": []})),
@@ -91,8 +95,10 @@ async fn every_described_field_is_known_to_its_route() {
             let response = server.client.post(path, &body).await;
             assert_eq!(response.status, 400, "{path} {name}");
             assert_ne!(response.error("code"), "unknown_field", "{path} {name}");
-            let param = response.error("param");
-            assert!(param.as_str().unwrap().starts_with(name), "{path} {name}: {param}");
+            let message = response.error("message");
+            let message = message.as_str().unwrap();
+            assert!(message.starts_with(&format!("'{name}")), "{path} {name}: {message}");
+            assert!(!message.ends_with("this server knows"), "{path} {name}: {message}");
         }
     }
 }
