@@ -6,6 +6,7 @@ At BUSY_URL is a server whose queue is full. Every check prints its name; the
 first that fails ends the script.
 """
 
+import json
 import sys
 
 import anthropic
@@ -116,6 +117,36 @@ def a_tool_is_called_and_its_result_used():
     assert message.stop_reason == "end_turn" and "21" in message.content[0].text, message
 
 
+def an_answer_keeps_to_its_schema():
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"enum": ["Paris", "Tokyo"]}, "sure": {"type": "boolean"}},
+        "required": ["capital", "sure"],
+        "additionalProperties": False,
+    }
+    config = {"format": {"type": "json_schema", "schema": schema}}
+    for thinking in [{"type": "disabled"}, {"type": "adaptive"}]:
+        message = create(CAPITAL, output_config=config, thinking=thinking)
+        answer = json.loads(message.content[-1].text)
+        assert set(answer) == {"capital", "sure"}, message
+        assert len(message.content) == 1 + (thinking["type"] == "adaptive"), message
+
+
+def a_call_can_be_demanded():
+    for choice in [{"type": "any"}, {"type": "tool", "name": "get_weather"}]:
+        message = create(CAPITAL, tools=TOOLS, tool_choice=choice, max_tokens=400)
+        assert message.stop_reason == "tool_use", message
+        call = message.content[-1]
+        assert call.input["unit"] in ("celsius", "fahrenheit") and "city" in call.input, call
+
+
+def thinking_ends_with_its_budget():
+    free = create(CAPITAL, thinking={"type": "adaptive"}).content[0].thinking
+    message = create(CAPITAL, thinking={"type": "enabled", "budget_tokens": 3})
+    thought, said = message.content
+    assert len(thought.thinking) < len(free) and said.text, message
+
+
 def tokens_are_counted_before_they_are_spent():
     counted = client.messages.count_tokens(
         model=MODEL, messages=WEATHER, tools=TOOLS, system="Be brief."
@@ -171,6 +202,9 @@ for check in [
     a_key_may_come_as_a_bearer_token,
     a_limit_is_max_tokens,
     a_tool_is_called_and_its_result_used,
+    an_answer_keeps_to_its_schema,
+    a_call_can_be_demanded,
+    thinking_ends_with_its_budget,
     tokens_are_counted_before_they_are_spent,
     mistakes_raise_the_client_s_own_errors,
 ]:

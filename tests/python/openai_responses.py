@@ -120,6 +120,36 @@ def a_tool_is_called_and_its_result_used():
     assert "21" in response.output_text, response
 
 
+def an_answer_keeps_to_its_schema():
+    schema = {
+        "type": "object",
+        "properties": {"capital": {"enum": ["Paris", "Tokyo"]}, "sure": {"type": "boolean"}},
+        "required": ["capital", "sure"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "name": "capital", "strict": True, "schema": schema}
+    for effort in ["none", "high"]:
+        response = create(CAPITAL, text={"format": form}, reasoning={"effort": effort})
+        assert set(json.loads(response.output_text)) == {"capital", "sure"}, response
+        assert response.text.format.name == "capital", response
+    response = create(CAPITAL, text={"format": {"type": "json_object"}}, max_output_tokens=200)
+    if response.status == "completed":
+        assert isinstance(json.loads(response.output_text), dict), response
+
+
+def a_call_can_be_demanded():
+    named = {"type": "function", "name": "get_weather"}
+    some = {"type": "allowed_tools", "mode": "required", "tools": [named]}
+    for choice in ["required", named, some]:
+        response = create(CAPITAL, tools=TOOLS, tool_choice=choice)
+        arguments = json.loads(response.output[-1].arguments)
+        assert arguments["unit"] in ("celsius", "fahrenheit") and "city" in arguments, response
+    tools = [{"type": "custom", "name": "note", "description": "Writes a note."}]
+    choice = {"type": "custom", "name": "note"}
+    response = create(CAPITAL, tools=tools, tool_choice=choice, max_output_tokens=200)
+    assert response.output[-1].type == "custom_tool_call", response
+
+
 def mistakes_raise_the_client_s_own_errors():
     for fields, param in [
         ({"previous_response_id": "resp_1"}, "previous_response_id"),
@@ -157,6 +187,8 @@ for check in [
     a_limit_makes_the_response_incomplete,
     log_probabilities_come_with_the_text,
     a_tool_is_called_and_its_result_used,
+    an_answer_keeps_to_its_schema,
+    a_call_can_be_demanded,
     mistakes_raise_the_client_s_own_errors,
 ]:
     check()

@@ -43,6 +43,18 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         fields["thinking"] = json!({"type": "adaptive"});
         fields
     };
+    let format = |format: Value| json!({"output_config": {"format": format}});
+    let formats = || {
+        let mut fields = format(json!({"type": "json_schema", "schema": {"type": "object"}}));
+        fields["output_format"] = json!({"type": "json_schema", "schema": {"type": "string"}});
+        fields
+    };
+    let begun_form = || {
+        let mut fields = begun(json!("I go"));
+        let schema = json!({"type": "json_schema", "schema": {"type": "object"}});
+        fields["output_config"] = json!({"format": schema});
+        fields
+    };
     let tool = |fields: Value| {
         let mut tool = json!({"name": "f", "input_schema": {"type": "object"}});
         tool.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -144,6 +156,11 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
         (json!({"tool_choice": "auto"}), "tool_choice"),
         (json!({"tool_choice": {}}), "tool_choice.type"),
         (json!({"tool_choice": {"type": "some"}}), "tool_choice.type"),
+        (json!({"tool_choice": {"type": "any"}}), "tool_choice.type"),
+        (json!({"tool_choice": {"type": "tool"}}), "tool_choice.name"),
+        (json!({"tool_choice": {"type": "tool", "name": "g"}}), "tool_choice.name"),
+        (tool(json!({"strict": "yes"})), "tools[0].strict"),
+        (tool(json!({"strict": true, "input_schema": {"type": "object", "if": {}}})), "tools"),
         (thinking(json!(true)), "thinking"),
         (thinking(json!({"type": "sometimes"})), "thinking.type"),
         (thinking(json!({"type": "enabled"})), "thinking.budget_tokens"),
@@ -156,7 +173,16 @@ fn bad_fields() -> Vec<(Value, &'static str)> {
             "context_management.edits[0].keep",
         ),
         (json!({"output_config": {"effort": "huge"}}), "output_config.effort"),
-        (json!({"output_config": {"format": {}}}), "output_config.format"),
+        (json!({"output_config": {"format": {}}}), "output_config.format.type"),
+        (format(json!({"type": "xml"})), "output_config.format.type"),
+        (format(json!({"type": "json_schema"})), "output_config.format.schema"),
+        (
+            format(json!({"type": "json_schema", "schema": {"if": {}}})),
+            "output_config.format.schema",
+        ),
+        (json!({"output_format": {"type": "json_schema"}}), "output_format.schema"),
+        (formats(), "output_format"),
+        (begun_form(), "messages[1].role"),
         (json!({"metadata": {"name": "ann"}}), "metadata.name"),
         (json!({"mcp_servers": [{}]}), "mcp_servers"),
         (json!({"container": "c"}), "container"),

@@ -2,6 +2,7 @@
 
 mod blocks;
 mod convert;
+mod tools;
 mod types;
 mod validate;
 

@@ -3,13 +3,19 @@
 //! Every field is read by name here; what is left over is refused. What a beta
 //! header announces is a field of the body, so the header itself has no effect.
 
+use lily_text::Format;
 use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
 
 use super::blocks;
 use super::blocks::Conversation;
+use super::tools;
+use super::tools::Offer;
 use crate::error::ApiError;
+use crate::guide::Constraints;
+use crate::guide::OutputFormat;
+use crate::guide::ToolChoice;
 use crate::json::Fields;
 use crate::json::missing;
 use crate::json::wrong_type;
@@ -38,24 +44,23 @@ pub(super) fn validate(body: Value, purpose: Purpose) -> Result<Asked, ApiError>
     ignore(&mut fields)?;
     refuse(&mut fields)?;
     let Conversation { messages, begun } = blocks::conversation(&mut fields)?;
-    let (tools, single_tool_call) = tools(&mut fields)?;
+    let Offer { tools, choice: tool_choice, single } = tools::offer(&mut fields)?;
     let mut template_kwargs = Map::new();
     let thinking = thinking(&mut fields)?;
-    if let Some(path) = begun.as_ref().filter(|_| thinking.enabled) {
-        return Err(ApiError::unsupported(
-            format!("{path}.role"),
-            "must not be \"assistant\" with 'thinking': an answer that has begun cannot think first",
-        ));
+    let output_format = output_format(&mut fields)?;
+    let constraints = Constraints { output_format, tool_choice, thinking_budget: thinking.budget };
+    if let Some(path) = &begun {
+        goes_with_a_beginning(path, &thinking, &constraints)?;
     }
     template_kwargs.insert("enable_thinking".to_owned(), thinking.enabled.into());
     if context_management(&mut fields)? {
         template_kwargs.insert("preserve_thinking".to_owned(), true.into());
     }
-    output_config(&mut fields)?;
     let chat = ChatRequest {
         messages,
         tools,
-        single_tool_call,
+        single_tool_call: single,
+        constraints,
         template_kwargs,
         continues: begun.is_some(),
         max_tokens: max_tokens(&mut fields, purpose)?,
@@ -66,6 +71,26 @@ pub(super) fn validate(body: Value, purpose: Purpose) -> Result<Asked, ApiError>
     };
     fields.finish()?;
     Ok(Asked { chat, omit_thinking: thinking.omitted })
+}
+
+/// An answer that has begun, in the last message, can neither think first nor
+/// be held to a form from its start.
+fn goes_with_a_beginning(
+    path: &str,
+    thinking: &Thinking,
+    constraints: &Constraints,
+) -> Result<(), ApiError> {
+    let forced = matches!(constraints.tool_choice, ToolChoice::Required | ToolChoice::Named(_));
+    let other = match constraints {
+        _ if thinking.enabled => "thinking",
+        Constraints { output_format: Some(_), .. } => "output_config.format",
+        _ if forced => "tool_choice",
+        _ => return Ok(()),
+    };
+    Err(ApiError::unsupported(
+        format!("{path}.role"),
+        format_args!("must not be \"assistant\" in the last message together with '{other}'"),
+    ))
 }
 
 /// Fields that are checked for their type and then have no effect.
@@ -146,10 +171,12 @@ fn stop_sequences(fields: &mut Fields) -> Result<Vec<String>, ApiError> {
     values.into_iter().enumerate().map(check).collect()
 }
 
-/// Whether to think, and whether to show it.
+/// Whether and how much to think, and whether to show it.
 #[derive(Debug, Default)]
 struct Thinking {
     enabled: bool,
+    /// In tokens.
+    budget: Option<usize>,
     omitted: bool,
 }
 
@@ -158,14 +185,15 @@ fn thinking(fields: &mut Fields) -> Result<Thinking, ApiError> {
     let Some(value) = fields.value("thinking") else { return Ok(Thinking::default()) };
     let mut fields = Fields::new("thinking", value)?;
     let kind = fields.string("type")?.ok_or_else(|| missing(fields.path("type")))?;
-    let mut thinking = Thinking { enabled: true, omitted: false };
+    let mut thinking = Thinking { enabled: true, ..Thinking::default() };
     match kind.as_str() {
         "disabled" => thinking.enabled = false,
         // How much it thinks is the model's affair anyway.
         "adaptive" => {}
         "enabled" => {
             let budget = fields.integer("budget_tokens", 1, i64::MAX)?;
-            budget.ok_or_else(|| missing(fields.path("budget_tokens")))?;
+            let budget = budget.ok_or_else(|| missing(fields.path("budget_tokens")))?;
+            thinking.budget = Some(usize::try_from(budget).unwrap_or(usize::MAX));
         }
         other => {
             return Err(ApiError::unsupported(
@@ -234,100 +262,53 @@ fn keeps_all(edit: &mut Fields) -> Result<bool, ApiError> {
     }
 }
 
-fn output_config(fields: &mut Fields) -> Result<(), ApiError> {
-    let Some(value) = fields.value("output_config") else { return Ok(()) };
-    let mut fields = Fields::new("output_config", value)?;
-    // Ignored: a wish without a measure, and the model knows no levels of effort.
-    match fields.string("effort")?.as_deref() {
-        None | Some("low" | "medium" | "high" | "xhigh" | "max") => {}
-        Some(other) => {
-            return Err(ApiError::field(
-                fields.path("effort"),
-                format_args!("must be low, medium, high, xhigh or max, not {other:?}"),
-            ));
+/// The form of the content, under its name or its older one.
+fn output_format(fields: &mut Fields) -> Result<Option<OutputFormat>, ApiError> {
+    let mut format = None;
+    if let Some(value) = fields.value("output_config") {
+        let mut config = Fields::new("output_config", value)?;
+        effort(&mut config)?;
+        if let Some(value) = config.value("format") {
+            format = Some(json_schema(config.path("format"), value)?);
         }
+        config.finish()?;
     }
-    if fields.value("format").is_some() {
-        return Err(ApiError::unsupported(fields.path("format"), "is not supported"));
+    let Some(value) = fields.value("output_format") else { return Ok(format) };
+    let older = json_schema("output_format".to_owned(), value)?;
+    match format {
+        Some(OutputFormat { format, .. }) if format != older.format => {
+            Err(ApiError::field("output_format", "contradicts 'output_config.format'"))
+        }
+        _ => Ok(Some(older)),
     }
-    fields.finish()
 }
 
-/// The tools in the form that templates take, and whether the turn ends after
-/// one call.
-fn tools(fields: &mut Fields) -> Result<(Option<Vec<Value>>, bool), ApiError> {
-    let tools = fields.array("tools")?.unwrap_or_default();
-    let tools: Vec<Value> = tools
-        .into_iter()
-        .enumerate()
-        .map(|(index, tool)| function(&format!("tools[{index}]"), tool))
-        .collect::<Result<_, _>>()?;
-    let tools = Some(tools).filter(|tools| !tools.is_empty());
-    let Some(choice) = fields.value("tool_choice") else { return Ok((tools, false)) };
-    let mut choice = Fields::new("tool_choice", choice)?;
-    let single = choice.boolean("disable_parallel_tool_use")?.unwrap_or(false);
-    let kind = choice.string("type")?.ok_or_else(|| missing(choice.path("type")))?;
-    let offered = match kind.as_str() {
-        "auto" => true,
-        // The model cannot call what it is not told of.
-        "none" => false,
-        other => {
-            return Err(ApiError::unsupported(
-                choice.path("type"),
-                format_args!("must be \"auto\" or \"none\": {other:?} is not supported"),
-            ));
-        }
-    };
-    choice.finish()?;
-    Ok((tools.filter(|_| offered), single))
+/// Checked and without effect: a wish without a measure, and the model knows no
+/// levels of effort.
+fn effort(config: &mut Fields) -> Result<(), ApiError> {
+    match config.string("effort")?.as_deref() {
+        None | Some("low" | "medium" | "high" | "xhigh" | "max") => Ok(()),
+        Some(other) => Err(ApiError::field(
+            config.path("effort"),
+            format_args!("must be low, medium, high, xhigh or max, not {other:?}"),
+        )),
+    }
 }
 
-/// A tool as OpenAI's API and the templates have it.
-fn function(path: &str, tool: Value) -> Result<Value, ApiError> {
-    let mut fields = Fields::new(path, tool)?;
+fn json_schema(path: String, value: Value) -> Result<OutputFormat, ApiError> {
+    let mut fields = Fields::new(path, value)?;
     match fields.string("type")?.as_deref() {
-        None | Some("custom") => {}
+        Some("json_schema") => {}
         Some(other) => {
             return Err(ApiError::unsupported(
                 fields.path("type"),
-                format_args!("must be \"custom\": this server has no tool {other:?}"),
+                format_args!("must be \"json_schema\", not {other:?}"),
             ));
         }
+        None => return Err(missing(fields.path("type"))),
     }
-    let name = fields.string("name")?.ok_or_else(|| missing(fields.path("name")))?;
-    if name.is_empty() || name.contains(['<', '>', '\n']) {
-        let complaint = "must not be empty or contain '<', '>' or line breaks";
-        return Err(ApiError::field(fields.path("name"), complaint));
-    }
-    let mut function = Map::new();
-    function.insert("name".to_owned(), name.into());
-    if let Some(description) = fields.string("description")? {
-        function.insert("description".to_owned(), description.into());
-    }
-    let schema = fields.object("input_schema")?;
-    let schema = schema.ok_or_else(|| missing(fields.path("input_schema")))?;
-    function.insert("parameters".to_owned(), Value::Object(schema));
-    if let Some(examples) = fields.array("input_examples")? {
-        function.insert("input_examples".to_owned(), examples.into());
-    }
-    tool_switches(&mut fields)?;
+    let field = fields.path("schema");
+    let schema = fields.object("schema")?.ok_or_else(|| missing(&field))?;
     fields.finish()?;
-    Ok(json!({"type": "function", "function": function}))
-}
-
-fn tool_switches(fields: &mut Fields) -> Result<(), ApiError> {
-    // Ignored: a hint for caches of other services; arguments are streamed in any case.
-    fields.object("cache_control")?;
-    fields.boolean("eager_input_streaming")?;
-    for name in ["strict", "defer_loading"] {
-        if fields.boolean(name)? == Some(true) {
-            return Err(ApiError::unsupported(fields.path(name), "must be false"));
-        }
-    }
-    let callers = fields.array("allowed_callers")?;
-    if callers.is_some_and(|callers| !callers.contains(&json!("direct"))) {
-        let path = fields.path("allowed_callers");
-        return Err(ApiError::unsupported(path, "must contain \"direct\""));
-    }
-    Ok(())
+    Ok(OutputFormat { format: Format::JsonSchema(Value::Object(schema)), field })
 }

@@ -6,8 +6,10 @@ use serde_json::Value;
 use serde_json::json;
 
 use crate::error::ApiError;
+use crate::guide::ToolChoice;
 use crate::json::Fields;
 use crate::json::missing;
+use crate::json::wrong_type;
 
 /// The one parameter of a custom tool.
 pub(super) const INPUT: &str = "input";
@@ -52,9 +54,79 @@ impl Tools {
         Ok(tools)
     }
 
-    /// Leaves only the tools that `keep` accepts.
-    pub(super) fn retain(&mut self, keep: impl Fn(&Offered) -> bool) {
-        self.offered.retain(keep);
+    /// Reads `tool_choice`, and leaves only the tools that may be called.
+    pub(super) fn choose(&mut self, choice: Value) -> Result<ToolChoice, ApiError> {
+        const NAME: &str = "tool_choice";
+        let chosen = match choice {
+            Value::String(choice) => mode(NAME, &choice)?,
+            value @ Value::Object(_) => self.choose_by_name(Fields::new(NAME, value)?)?,
+            other => return Err(wrong_type(NAME, "a string or an object", &other)),
+        };
+        match chosen {
+            ToolChoice::Required if self.offered.is_empty() => {
+                Err(ApiError::field(NAME, "is \"required\", but there are no 'tools'"))
+            }
+            // Without tools there is nothing to keep out of reach.
+            ToolChoice::None if self.offered.is_empty() => Ok(ToolChoice::Auto),
+            ToolChoice::None => {
+                // The model cannot call what it is not told of.
+                self.offered.clear();
+                Ok(ToolChoice::None)
+            }
+            chosen => Ok(chosen),
+        }
+    }
+
+    fn choose_by_name(&mut self, mut choice: Fields) -> Result<ToolChoice, ApiError> {
+        let kind = choice.string("type")?.ok_or_else(|| missing(choice.path("type")))?;
+        if kind != "allowed_tools" {
+            return self.named(choice, &kind).map(ToolChoice::Named);
+        }
+        let mode_path = choice.path("mode");
+        let chosen = match choice.string("mode")?.as_deref() {
+            Some(text @ ("auto" | "required")) => mode(&mode_path, text)?,
+            Some(other) => {
+                let complaint = format!("must be auto or required, not {other:?}");
+                return Err(ApiError::field(mode_path, complaint));
+            }
+            None => return Err(missing(mode_path)),
+        };
+        let path = choice.path("tools");
+        let references = choice.array("tools")?.ok_or_else(|| missing(&path))?;
+        choice.finish()?;
+        if references.is_empty() {
+            return Err(ApiError::field(path, "must not be empty"));
+        }
+        let mut names = Vec::with_capacity(references.len());
+        for (index, reference) in references.into_iter().enumerate() {
+            let mut reference = Fields::new(format!("{path}[{index}]"), reference)?;
+            let kind = reference.string("type")?.ok_or_else(|| missing(reference.path("type")))?;
+            names.push(self.named(reference, &kind)?);
+        }
+        self.offered.retain(|tool| names.contains(&tool.full_name()));
+        Ok(chosen)
+    }
+
+    /// The tool that `fields` names, by the name under which the model knows it.
+    fn named(&self, mut fields: Fields, kind: &str) -> Result<String, ApiError> {
+        if !["function", "custom"].contains(&kind) {
+            return Err(ApiError::unsupported(
+                fields.path("type"),
+                format_args!("must be function, custom or allowed_tools, not {kind:?}"),
+            ));
+        }
+        let path = fields.path("name");
+        let name = fields.string("name")?.ok_or_else(|| missing(&path))?;
+        let namespace = fields.string("namespace")?;
+        fields.finish()?;
+        let full = full_name(namespace.as_deref(), &name);
+        match self.find(&full).filter(|tool| tool.custom == (kind == "custom")) {
+            Some(_) => Ok(full),
+            None => {
+                let complaint = format!("is {full:?}, which is no {kind} tool of this request");
+                Err(ApiError::field(path, complaint))
+            }
+        }
     }
 
     /// What the template tells the model.
@@ -105,17 +177,16 @@ impl Tools {
         let name = name(&mut fields)?;
         let description = fields.string("description")?;
         let parameters = fields.object("parameters")?;
-        if fields.boolean("strict")? == Some(true) {
-            return Err(ApiError::unsupported(
-                fields.path("strict"),
-                "must be false: arguments are not forced to follow the schema",
-            ));
-        }
+        let strict = fields.boolean("strict")? == Some(true);
         // Ignored: what a tool gives back is for the client to know.
         fields.object("output_schema")?;
         switches(&mut fields)?;
         fields.finish()?;
         self.offer(namespace, name, false, description, parameters);
+        if let Some(Offered { function, .. }) = self.offered.last_mut().filter(|_| strict) {
+            // Arguments are then held to the schema.
+            function["function"]["strict"] = true.into();
+        }
         Ok(())
     }
 
@@ -196,6 +267,18 @@ impl Tools {
 impl Offered {
     pub(super) fn full_name(&self) -> String {
         full_name(self.namespace.as_deref(), &self.name)
+    }
+}
+
+fn mode(field: &str, text: &str) -> Result<ToolChoice, ApiError> {
+    match text {
+        "auto" => Ok(ToolChoice::Auto),
+        "none" => Ok(ToolChoice::None),
+        "required" => Ok(ToolChoice::Required),
+        other => Err(ApiError::field(
+            field,
+            format_args!("must be none, auto, required or name a tool, not {other:?}"),
+        )),
     }
 }
 

@@ -2,6 +2,7 @@
 //!
 //! Every field is read by name here; what is left over is refused.
 
+use lily_text::Format;
 use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
@@ -12,6 +13,8 @@ use super::types::Echo;
 use super::types::Reasoning;
 use super::types::TextConfig;
 use crate::error::ApiError;
+use crate::guide::Constraints;
+use crate::guide::OutputFormat;
 use crate::json::Fields;
 use crate::json::missing;
 use crate::json::wrong_type;
@@ -52,7 +55,10 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<Asked, ApiError
     echo.instructions = fields.string("instructions")?;
     let messages = items::conversation(&mut fields, echo.instructions.as_deref())?;
     let mut tools = Tools::read(&mut fields)?;
-    tool_choice(&mut fields, &mut tools, &mut echo)?;
+    echo.tools.clone_from(&tools.echo);
+    let choice = fields.value("tool_choice").unwrap_or_else(|| json!("auto"));
+    echo.tool_choice = choice.clone();
+    let tool_choice = tools.choose(choice)?;
     let parallel = fields.boolean("parallel_tool_calls")?.unwrap_or(true);
     echo.parallel_tool_calls = parallel;
     let mut include = include(&mut fields)?;
@@ -60,15 +66,18 @@ pub(super) fn validate(body: Value, vocabulary: usize) -> Result<Asked, ApiError
     include.logprobs |= top_logprobs.is_some();
     echo.top_logprobs = top_logprobs.unwrap_or(0);
     let thinking = reasoning(&mut fields)?;
-    let template_kwargs = template_kwargs(&mut fields, &thinking)?;
+    let mut template_kwargs = template_kwargs(&mut fields, &thinking)?;
+    let thinking_budget = thinking::budget(&mut fields, &mut template_kwargs)?;
     echo.reasoning = thinking.echo;
     include.summary = echo.reasoning.summary.is_some();
-    echo.text = text(&mut fields)?;
+    let (text, output_format) = text(&mut fields)?;
+    echo.text = text;
     echo.max_output_tokens = max_output_tokens(&mut fields)?;
     let chat = ChatRequest {
         messages,
         tools: tools.functions(),
         single_tool_call: !parallel,
+        constraints: Constraints { output_format, tool_choice, thinking_budget },
         template_kwargs,
         max_tokens: echo.max_output_tokens,
         sampling: sampling::sampling(&mut fields, vocabulary)?,
@@ -244,22 +253,15 @@ fn template_kwargs(
     Ok(kwargs)
 }
 
-fn text(fields: &mut Fields) -> Result<TextConfig, ApiError> {
+/// What `text` repeats, and the form that it gives the content.
+fn text(fields: &mut Fields) -> Result<(TextConfig, Option<OutputFormat>), ApiError> {
     let mut config = TextConfig { format: json!({"type": "text"}), verbosity: None };
-    let Some(value) = fields.value("text") else { return Ok(config) };
+    let Some(value) = fields.value("text") else { return Ok((config, None)) };
     let mut fields = Fields::new("text", value)?;
+    let mut form = None;
     if let Some(format) = fields.value("format") {
-        let mut format = Fields::new("text.format", format)?;
-        match format.string("type")?.as_deref() {
-            Some("text") => format.finish()?,
-            Some(other) => {
-                return Err(ApiError::unsupported(
-                    "text.format.type",
-                    format_args!("must be \"text\": {other:?} is not supported"),
-                ));
-            }
-            None => return Err(missing("text.format.type")),
-        }
+        config.format = format.clone();
+        form = output_format(Fields::new("text.format", format)?)?;
     }
     match fields.string("verbosity")? {
         None => {}
@@ -273,31 +275,30 @@ fn text(fields: &mut Fields) -> Result<TextConfig, ApiError> {
         }
     }
     fields.finish()?;
-    Ok(config)
+    Ok((config, form))
 }
 
-/// Reads `tool_choice` and leaves only the tools that may be called.
-fn tool_choice(fields: &mut Fields, tools: &mut Tools, echo: &mut Echo) -> Result<(), ApiError> {
-    const NAME: &str = "tool_choice";
-    echo.tools = tools.echo.clone();
-    echo.tool_choice = json!("auto");
-    let Some(choice) = fields.value(NAME) else { return Ok(()) };
-    echo.tool_choice = choice.clone();
-    match choice {
-        Value::String(choice) if choice == "auto" => Ok(()),
-        // The model cannot call what it is not told of.
-        Value::String(choice) if choice == "none" => {
-            tools.retain(|_| false);
-            Ok(())
+fn output_format(mut fields: Fields) -> Result<Option<OutputFormat>, ApiError> {
+    let kind = fields.string("type")?.ok_or_else(|| missing(fields.path("type")))?;
+    let form = match kind.as_str() {
+        "text" => None,
+        "json_object" => Some((Format::JsonObject, fields.path("type"))),
+        "json_schema" => {
+            fields.string("name")?.ok_or_else(|| missing(fields.path("name")))?;
+            // Ignored: a remark for readers of the request. The schema is enforced either way.
+            fields.string("description")?;
+            fields.boolean("strict")?;
+            let path = fields.path("schema");
+            let schema = fields.object("schema")?.ok_or_else(|| missing(&path))?;
+            Some((Format::JsonSchema(Value::Object(schema)), path))
         }
-        Value::String(other) => Err(ApiError::unsupported(
-            NAME,
-            format_args!("must be \"auto\" or \"none\": {other:?} is not supported"),
-        )),
-        Value::Object(_) => Err(ApiError::unsupported(
-            NAME,
-            "must be \"auto\" or \"none\": naming a tool is not supported",
-        )),
-        other => Err(wrong_type(NAME, "a string or an object", &other)),
-    }
+        other => {
+            return Err(ApiError::unsupported(
+                fields.path("type"),
+                format_args!("must be text, json_object or json_schema, not {other:?}"),
+            ));
+        }
+    };
+    fields.finish()?;
+    Ok(form.map(|(format, field)| OutputFormat { format, field }))
 }
