@@ -151,7 +151,7 @@ def mistakes_raise_the_client_s_own_errors():
     for fields, param in [
         ({"n": 17}, "n"),
         ({"stop": [""]}, "stop"),
-        ({"response_format": {"type": "json_object"}}, "response_format.type"),
+        ({"response_format": {"type": "xml"}}, "response_format.type"),
         ({"extra_body": {"no_such_field": 1}}, "no_such_field"),
     ]:
         try:
