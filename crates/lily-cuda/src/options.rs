@@ -115,9 +115,9 @@ impl CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, ahead=N, matmul_block=RxCxMxN, activations=f32, gqa=off, gemm_rows=N, expert_tile=N, \
-     matvec_rows=N, matvec_simdgroups=N, gated_rows=N, gated_simdgroups=N, down_rows=N, \
-     attention_simdgroups=N, scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
+     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
+     matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, gated_rows=N, \
+     gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -160,6 +160,14 @@ impl CudaOptions {
             Some(("matmul_block", block)) => {
                 let numbers: Result<Vec<usize>, _> = block.split('x').map(str::parse).collect();
                 let Ok([rows, columns, m, n]) = numbers.as_deref() else { return Err(refused()) };
+                let whole = |extent: usize, parts: usize, tile: usize| {
+                    (1..=16).contains(&parts)
+                        && (1..=256).contains(&extent)
+                        && extent % (parts * tile) == 0
+                };
+                if !whole(*rows, *m, 16) || !whole(*columns, *n, 32) || m * n > 32 {
+                    return Err(refused());
+                }
                 let block = &mut self.tuning.matmul_block;
                 (block.rows, block.columns, block.simdgroups) = (*rows, *columns, (*m, *n));
             }
@@ -176,7 +184,6 @@ impl CudaOptions {
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
-                    "attention_simdgroups" => (&mut tuning.attention_simdgroups, &[8, 16]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
@@ -218,7 +225,18 @@ mod tests {
 
     #[test]
     fn a_word_that_means_nothing_is_refused_by_name() {
-        for word in ["fast", "cache=", "device=x", "graph ", "expert_tile=8", "scan_block=3"] {
+        for word in [
+            "fast",
+            "cache=",
+            "device=x",
+            "graph ",
+            "expert_tile=8",
+            "scan_block=3",
+            "ahead=-1",
+            "matmul_block=64x128",
+            "matmul_block=64x128x0x4",
+            "matmul_block=72x128x1x4",
+        ] {
             assert_eq!(word.parse::<CudaOptions>(), Err(OptionError { word: word.into() }));
         }
     }

@@ -12,6 +12,9 @@ const ROPE_SIMDGROUPS: usize = 4;
 
 const GATE_THREADS: usize = 256;
 
+/// Simdgroups that share the keys of a query head.
+const DECODE_SIMDGROUPS: usize = 8;
+
 /// Elements of a head that a threadgroup merges.
 const MERGE_COLUMNS: usize = 64;
 
@@ -108,7 +111,7 @@ fn attention_of_few_rows(cx: &Context<'_>, op: &Attention) -> Result<Launch, Low
     Ok(Launch {
         kernel: kernel("attention_rows", args),
         grid: [fixed(op.n_heads / packing.heads), rows, Extent::Fixed(1)],
-        threads: 32 * packing.simdgroups as u32,
+        threads: 32 * DECODE_SIMDGROUPS as u32,
         bindings: attention_bindings(op),
     })
 }
@@ -157,7 +160,7 @@ pub(super) fn attention_split(cx: &Context<'_>, op: &AttentionSplit) -> Result<L
     Ok(Launch {
         kernel: kernel("attention_split", args),
         grid: [fixed(op.n_heads / packing.heads), fixed(op.n_splits), Extent::Fixed(1)],
-        threads: 32 * packing.simdgroups as u32,
+        threads: 32 * DECODE_SIMDGROUPS as u32,
         bindings: vec![
             Binding::Region(op.control.clone()),
             Binding::Region(op.q_gate.clone()),
@@ -197,25 +200,24 @@ struct Packing {
     heads: usize,
     /// Query heads of a simdgroup: each of its loads of keys and values serves them all.
     per_simdgroup: usize,
-    /// Simdgroups that share heads and keys.
-    simdgroups: usize,
 }
 
 impl Packing {
     fn of(cx: &Context<'_>, n_heads: usize, n_kv_heads: usize) -> Result<Packing, LowerError> {
         let heads = if cx.tuning.gqa_packing { n_heads / n_kv_heads } else { 1 };
-        let simdgroups = cx.tuning.attention_simdgroups;
         let fits = |n: &usize| {
-            heads % n == 0 && simdgroups.is_multiple_of(heads / n) && heads / n <= simdgroups
+            heads % n == 0
+                && DECODE_SIMDGROUPS.is_multiple_of(heads / n)
+                && heads / n <= DECODE_SIMDGROUPS
         };
         match (1..=cx.tuning.attention_heads).rev().find(fits) {
-            Some(per_simdgroup) => Ok(Packing { heads, per_simdgroup, simdgroups }),
+            Some(per_simdgroup) => Ok(Packing { heads, per_simdgroup }),
             None => Err(cx.unsupported(format!("{heads} query heads for each KV head"))),
         }
     }
 
     fn args(&self) -> [String; 3] {
-        [self.heads, self.per_simdgroup, self.simdgroups].map(|n| n.to_string())
+        [self.heads, self.per_simdgroup, DECODE_SIMDGROUPS].map(|n| n.to_string())
     }
 }
 

@@ -41,8 +41,6 @@ pub struct Tuning {
     /// Query heads that one simdgroup of few-row attention serves at most: 1, 2, 4 or 8. A lane keeps
     /// their queries and sums in registers.
     pub attention_heads: usize,
-    /// Simdgroups of a threadgroup of few-row attention: 8 or 16. They share heads and keys.
-    pub attention_simdgroups: usize,
     /// What a threadgroup of many-row attention computes.
     pub attention_tile: AttentionTile,
     /// Tokens that the scan of Gated DeltaNet takes together: 1, 2, 4 or 8; fewer where they would not
@@ -68,7 +66,6 @@ impl Default for Tuning {
             routed_down_rows: 4,
             gqa_packing: true,
             attention_heads: 2,
-            attention_simdgroups: 8,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             scan_block: 2,
             delta_lanes: 8,
