@@ -19,36 +19,36 @@ CHUNK = 4096
 
 # One H200: read bandwidth and bf16 products as measured, f32 as NVIDIA states it (the scan).
 H200 = {"bandwidth": 4.42e12, "matrix": 793e12, "vector": 67e12}
-# Tokens per second on it (docs/h200.md, chunks of 4096, 512 with chunks of 512).
-H200_DECODE = {512: 753, 4096: 739, 32768: 629, 131072: 424}
-H200_PREFILL = {512: 17170, 4096: 30740, 32768: 24470, 131072: 14260}
+# Tokens per second on it (docs/h200.md).
+H200_DECODE = {512: 774, 4096: 757, 32768: 638, 131072: 428}
+H200_PREFILL = {512: 23130, 4096: 34150, 32768: 26550, 131072: 14950}
 # Microseconds of all launches of a kind in one run, one by one under ncu (caches flushed before each).
 DECODE_US = {  # after 4095 tokens
     "linear_attn.in_proj": 266.3, "linear_attn.mix": 275.0, "linear_attn.out_proj + self_attn.o_proj": 209.9,
     "mlp.gates": 176.5, "mlp.routed_swiglu": 389.4, "mlp.routed_down": 229.8, "self_attn.qkv_proj": 82.9,
     "self_attn.split": 104.6, "self_attn.merge": 44.5, "lm_head": 86.7, "embed + argmax + advance": 10.8,
 }
-PREFILL_US = {  # (chunk of 4095 rows, chunk of 511 rows)
-    "linear_attn.gated_delta": (33851, 4076),
-    "mlp.switch_mlp.swiglu": (28777, 9373),
-    "mlp.switch_mlp.down_proj": (15647, 4570),
-    "linear_attn.in_proj_qkv + self_attn.q_proj": (18998, 3566),
-    "linear_attn.out_proj + self_attn.o_proj": (11271, 2980),
-    "linear_attn.in_proj_z": (7851, 1371),
-    "self_attn.attention": (6455, 735),
-    "mlp.shared_expert.swiglu": (3761, 1482),
-    "mlp.shared_expert.down_proj": (1642, 471),
-    "mlp.combine": (3387, 519),
-    "linear_attn.conv": (2175, 366),
-    "mlp.gate": (1568, 1599),
-    "linear_attn.in_proj_b + linear_attn.in_proj_a": (1489, 1570),
-    "mlp.shared_expert_gate": (1101, 1144),
-    "linear_attn.norm": (1303, 244),
-    "input_layernorm + post_attention_layernorm": (1124, 369),
-    "self_attn.k_proj + self_attn.v_proj": (924, 688),
-    "mlp.group + mlp.route": (1126, 379),
-    "self_attn.rope_append": (416, 97),
-    "embed + last_row + norm + lm_head": (152, 98),
+PREFILL_US = {  # (chunk of 4095 rows, chunk of 511 rows); launches of four layers, times how often there are such layers
+    "linear_attn.gated_delta": (31803, 4101),
+    "mlp.switch_mlp.swiglu": (22576, 6092),
+    "mlp.switch_mlp.down_proj": (13172, 3356),
+    "linear_attn.in_proj_qkv + self_attn.q_proj": (16964, 2360),
+    "linear_attn.out_proj + self_attn.o_proj": (9260, 1716),
+    "linear_attn.in_proj_z": (6621, 960),
+    "self_attn.attention": (6572, 748),
+    "mlp.shared_expert.swiglu": (2520, 904),
+    "mlp.shared_expert.down_proj": (1408, 392),
+    "mlp.combine": (3412, 544),
+    "linear_attn.conv": (2214, 405),
+    "mlp.gate": (852, 808),
+    "linear_attn.in_proj_b + linear_attn.in_proj_a": (804, 762),
+    "mlp.shared_expert_gate": (452, 412),
+    "linear_attn.norm": (1365, 279),
+    "input_layernorm + post_attention_layernorm": (1224, 488),
+    "self_attn.k_proj + self_attn.v_proj": (642, 400),
+    "mlp.group + mlp.route": (1180, 440),
+    "self_attn.rope_append": (439, 108),
+    "embed + last_row + norm + lm_head": (160, 107),
 }
 
 # Apple: GB/s, GPU cores, f32 TFLOP/s, GB of memory sold. From M5 on the tensor units multiply.
