@@ -54,7 +54,6 @@ def rules_hold(body, vocabulary, answers):
         or (goes_on and (opens is True or not is_begun(body["messages"][-1])))
         or (opens is False and not goes_on and answers)
         or ("prompt" in body and body.get("max_tokens") == 0 and body.get("echo") is not True)
-        or (body.get("echo") and body.get("logprobs") is not None)
         or (body.get("best_of") is not None and body["best_of"] != n)
         or ("prompt" in body and prompts * n > 128)
         or any(int(key) >= vocabulary for key in biases)

@@ -218,6 +218,7 @@ impl Engine {
             max_tokens: None,
             stop_tokens: self.stop_tokens().to_vec(),
             logprobs: None,
+            prompt_logprobs: false,
         }
     }
     /// Memory of the model and one session.

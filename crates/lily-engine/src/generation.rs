@@ -23,6 +23,9 @@ pub struct GenerateOptions {
     /// `Some(n)`: each token comes with its log-probability and those of the `n` most probable
     /// tokens, at most [`MAX_TOP_LOGPROBS`].
     pub logprobs: Option<usize>,
+    /// With `logprobs`, those of the prompt's tokens too, for [`Generation::on_prompt_token`]. The
+    /// prompt then runs token by token, which takes as long as generating it.
+    pub prompt_logprobs: bool,
 }
 
 /// Why a generation ended.
@@ -52,8 +55,10 @@ pub struct Generation<'s> {
     max_tokens: Option<usize>,
     stop_tokens: Vec<u32>,
     logprobs: Option<usize>,
+    prompt_logprobs: bool,
     cancel: CancelToken,
     on_prefill: Option<PrefillHook<'s>>,
+    on_prompt_token: Option<PromptHook<'s>>,
     guide: Guidance,
     /// What has to run before the next token can be chosen.
     input: Vec<u32>,
@@ -82,6 +87,7 @@ enum Guidance {
 }
 
 type PrefillHook<'s> = Box<dyn FnMut(usize, usize) + Send + 's>;
+type PromptHook<'s> = Box<dyn FnMut(GeneratedToken) + Send + 's>;
 
 impl<'s> Generation<'s> {
     pub(crate) fn new(
@@ -90,7 +96,8 @@ impl<'s> Generation<'s> {
         options: GenerateOptions,
         cancel: CancelToken,
     ) -> Result<Self, EngineError> {
-        let GenerateOptions { sampling, max_tokens, stop_tokens, logprobs } = options;
+        let GenerateOptions { sampling, max_tokens, stop_tokens, logprobs, prompt_logprobs } =
+            options;
         if let Some(found) = logprobs.filter(|&n| n > MAX_TOP_LOGPROBS) {
             return Err(EngineError::TooManyLogprobs { found, max: MAX_TOP_LOGPROBS });
         }
@@ -104,8 +111,10 @@ impl<'s> Generation<'s> {
             max_tokens,
             stop_tokens,
             logprobs,
+            prompt_logprobs,
             cancel,
             on_prefill: None,
+            on_prompt_token: None,
             guide: Guidance::None,
             input,
             n_generated: 0,
@@ -118,6 +127,14 @@ impl<'s> Generation<'s> {
     #[must_use]
     pub fn on_prefill(mut self, hook: impl FnMut(usize, usize) + Send + 's) -> Self {
         self.on_prefill = Some(Box::new(hook));
+        self
+    }
+
+    /// With [`GenerateOptions::prompt_logprobs`], hands out the prompt token by token as it runs, each
+    /// with what the model expected there: nothing for the first, before which there is nothing.
+    #[must_use]
+    pub fn on_prompt_token(mut self, hook: impl FnMut(GeneratedToken) + Send + 's) -> Self {
+        self.on_prompt_token = Some(Box::new(hook));
         self
     }
 
@@ -289,6 +306,9 @@ impl<'s> Generation<'s> {
     /// Runs the input in chunks; `false` when cancelled before its end.
     fn run_input(&mut self) -> Result<bool, EngineError> {
         let input = std::mem::take(&mut self.input);
+        if self.prompt_logprobs && self.n_generated == 0 {
+            return self.run_prompt_by_token(&input);
+        }
         let mut done = 0;
         for chunk in input.chunks(self.session.shared().plans.prefill.1) {
             if self.cancel.is_cancelled() {
@@ -297,6 +317,35 @@ impl<'s> Generation<'s> {
             self.session.advance(chunk)?;
             done += chunk.len();
             if self.n_generated == 0
+                && let Some(hook) = &mut self.on_prefill
+            {
+                hook(done, input.len());
+            }
+        }
+        Ok(true)
+    }
+
+    /// [`Generation::run_input`] for a prompt whose own log-probabilities are wanted.
+    fn run_prompt_by_token(&mut self, input: &[u32]) -> Result<bool, EngineError> {
+        let chunk = self.session.shared().plans.prefill.1;
+        let mut logprobs = None;
+        for (index, &id) in input.iter().enumerate() {
+            if self.cancel.is_cancelled() {
+                return Ok(false);
+            }
+            if let Some(hook) = &mut self.on_prompt_token {
+                hook(GeneratedToken { id, logprobs: logprobs.take() });
+            }
+            self.session.advance(&[id])?;
+            let (done, position) = (index + 1, self.session.position() - 1);
+            let possible = &self.session.logits_mut()[..self.sampler.token_limit()];
+            // A token that cannot be sampled has no probability.
+            let next = input.get(done).filter(|&&next| (next as usize) < possible.len());
+            if let (Some(&next), Some(n)) = (next, self.logprobs) {
+                require_finite(possible, position)?;
+                logprobs = Some(TokenLogprobs::new(possible, next, n));
+            }
+            if (done % chunk == 0 || done == input.len())
                 && let Some(hook) = &mut self.on_prefill
             {
                 hook(done, input.len());

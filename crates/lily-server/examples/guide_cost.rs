@@ -68,6 +68,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 max_tokens: Some(tokens),
                 stop_tokens: Vec::new(),
                 logprobs: None,
+                prompt_logprobs: false,
             };
             let cancel = CancelToken::new();
             let mut generation = session.generate(&prompt, options, &cancel)?;

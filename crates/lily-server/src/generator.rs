@@ -37,6 +37,8 @@ pub enum Step {
         /// Tokens of the prompt.
         total: usize,
     },
+    /// The next token of the prompt, where its log probabilities are asked for.
+    PromptToken(GeneratedToken),
     /// The next token of the answer; stop tokens do not show.
     Token(GeneratedToken),
 }
@@ -126,7 +128,8 @@ fn answer(
     };
     let mut generation = session
         .generate(prompt, options, cancel)?
-        .on_prefill(|done, total| step(Step::Prefill { done, total }));
+        .on_prefill(|done, total| step(Step::Prefill { done, total }))
+        .on_prompt_token(|token| step(Step::PromptToken(token)));
     if let Some(guide) = guide {
         generation = generation.guided_by(guide);
     }

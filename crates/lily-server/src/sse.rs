@@ -25,6 +25,7 @@ use crate::error::ApiError;
 use crate::turn::Event;
 use crate::turn::Finish;
 use crate::turn::Outcome;
+use crate::turn::PromptToken;
 use crate::turn::TokenLogprob;
 use crate::worker::Events;
 
@@ -75,6 +76,10 @@ impl Frame {
 pub(crate) trait Encode: Send + 'static {
     /// What goes out before anything has happened.
     fn start(&mut self) -> Vec<Frame>;
+    /// The prompt of a choice, token by token, where its log probabilities are asked for.
+    fn prompt(&mut self, _choice: usize, _tokens: Vec<PromptToken>) -> Vec<Frame> {
+        Vec::new()
+    }
     /// A piece of an answer. Only turns with several answers have a `choice` that is not 0.
     fn output(
         &mut self,
@@ -156,6 +161,7 @@ impl Stream for Frames {
                     vec![Frame::comment(format!("prefill {done}/{total}"))]
                 }
                 Event::Prefill { .. } => Vec::new(),
+                Event::Prompt { choice, tokens } => self.encoder.prompt(choice, tokens),
                 Event::Output { choice, event, logprobs } => {
                     self.encoder.output(choice, event, logprobs)
                 }

@@ -55,6 +55,9 @@ pub(crate) struct Turn {
 pub(crate) enum Event {
     /// This many tokens of the prompt are done.
     Prefill { done: usize, total: usize },
+    /// The tokens of a choice's prompt with their log probabilities, before its answer, where they
+    /// are asked for; the first has none.
+    Prompt { choice: usize, tokens: Vec<PromptToken> },
     /// A piece of an answer. Log probabilities come with content only: those of
     /// the tokens that the piece was made of.
     Output { choice: usize, event: OutputEvent, logprobs: Vec<TokenLogprob> },
@@ -124,6 +127,15 @@ pub(crate) struct TokenLogprob {
     pub(crate) top: Vec<(TokenText, f32)>,
 }
 
+/// A token of the prompt.
+#[derive(Clone, Debug)]
+pub(crate) enum PromptToken {
+    /// Nothing was expected here: it is the first.
+    First(TokenText),
+    /// With its probability after those before it.
+    Expected(TokenLogprob),
+}
+
 /// The bytes of one token, which need not be whole characters.
 #[derive(Clone, Debug)]
 pub(crate) struct TokenText(pub(crate) Vec<u8>);
@@ -166,6 +178,10 @@ impl Turn {
                     &mut |step| match step {
                         Step::Prefill { done, total } => {
                             reader.send(Event::Prefill { done, total })
+                        }
+                        Step::PromptToken(token) => {
+                            reader.prompt_token(&token);
+                            ControlFlow::Continue(())
                         }
                         Step::Token(token) => reader.token(token),
                     },
@@ -217,6 +233,8 @@ struct Reader<'a> {
     /// Tokens whose text has not come out of the parser yet, each with the place of its bytes in
     /// the answer.
     pending: VecDeque<(Range<usize>, TokenLogprob)>,
+    /// Tokens of the prompt that have not been sent.
+    prompt: Vec<PromptToken>,
     start: Instant,
     first_token: Option<Instant>,
     completion_tokens: usize,
@@ -241,6 +259,7 @@ impl<'a> Reader<'a> {
             events,
             parser: OutputParser::new(&turn.tokenizer, options),
             pending: VecDeque::new(),
+            prompt: Vec::new(),
             start: Instant::now(),
             first_token: None,
             completion_tokens: 0,
@@ -258,17 +277,35 @@ impl<'a> Reader<'a> {
         }
     }
 
+    fn prompt_token(&mut self, token: &GeneratedToken) {
+        let token = match self.logprob(token) {
+            Some(logprob) => PromptToken::Expected(logprob),
+            None => PromptToken::First(self.text(token.id)),
+        };
+        self.prompt.push(token);
+    }
+
+    fn send_prompt(&mut self) -> ControlFlow<()> {
+        match std::mem::take(&mut self.prompt) {
+            tokens if tokens.is_empty() => ControlFlow::Continue(()),
+            tokens => self.send(Event::Prompt { choice: self.choice, tokens }),
+        }
+    }
+
+    fn logprob(&self, token: &GeneratedToken) -> Option<TokenLogprob> {
+        let logprobs = token.logprobs.as_ref()?;
+        let top = logprobs.top.iter().map(|&(id, value)| (self.text(id), value));
+        let (token, logprob) = (self.text(token.id), logprobs.logprob);
+        Some(TokenLogprob { token, logprob, top: top.collect() })
+    }
+
     fn token(&mut self, token: GeneratedToken) -> ControlFlow<()> {
+        self.send_prompt()?;
         self.completion_tokens += 1;
         self.first_token.get_or_insert_with(Instant::now);
         let start = self.parser.position();
         let output = self.parser.push_located(token.id);
-        if let Some(logprobs) = &token.logprobs {
-            let logprob = TokenLogprob {
-                token: self.text(token.id),
-                logprob: logprobs.logprob,
-                top: logprobs.top.iter().map(|&(id, value)| (self.text(id), value)).collect(),
-            };
+        if let Some(logprob) = self.logprob(&token) {
             self.pending.push_back((start..self.parser.position(), logprob));
         }
         let reasoning = |output: &Located| matches!(output.event, OutputEvent::Reasoning(_));
@@ -313,6 +350,7 @@ impl<'a> Reader<'a> {
     }
 
     fn finish(&mut self, reason: FinishReason) -> Finish {
+        let _ = self.send_prompt();
         if !self.complete {
             let rest = self.parser.finish_located();
             let _ = self.forward(rest);

@@ -53,6 +53,7 @@ impl<G: Generator> Generator for Watched<G> {
             let now = Instant::now();
             match step {
                 Step::Prefill { done, total } => record.prefill(done, total),
+                Step::PromptToken(_) => {}
                 Step::Token(_) => {
                     let since = last.replace(now);
                     let took = now.duration_since(since.unwrap_or(record.arrival));

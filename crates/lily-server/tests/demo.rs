@@ -81,3 +81,64 @@ async fn one_token_at_most_is_one_token_and_length() {
     assert_eq!(response["usage"]["completion_tokens"], 1);
     assert_eq!(response["choices"][0]["finish_reason"], "length");
 }
+
+#[tokio::test]
+async fn a_prompt_that_is_echoed_has_the_log_probabilities_with_which_it_was_written() {
+    let client = demo::start(options()).await;
+    let start = json!({"prompt": "The capital of Japan is", "max_tokens": 8, "temperature": 0});
+    let ask = async |more: Value| {
+        let mut request = start.clone();
+        request.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        let response = client.post("/v1/completions", &request).await;
+        assert_eq!(response.status, 200, "{}", response.body);
+        response.json()["choices"][0].clone()
+    };
+    let written = ask(json!({"logprobs": 2})).await;
+    let whole = ask(json!({"logprobs": 2, "echo": true})).await;
+    let text = format!("The capital of Japan is{}", written["text"].as_str().unwrap());
+    assert_eq!(whole["text"], text);
+    let echoed = ask(json!({"prompt": text, "logprobs": 2, "echo": true, "max_tokens": 0})).await;
+    assert_eq!(echoed["text"], text);
+    assert_eq!(echoed["logprobs"]["tokens"], whole["logprobs"]["tokens"]);
+    assert_eq!(echoed["logprobs"]["text_offset"], whole["logprobs"]["text_offset"]);
+    assert_eq!(echoed["logprobs"]["token_logprobs"][0], Value::Null);
+    assert_eq!(echoed["logprobs"]["top_logprobs"][0], Value::Null);
+
+    let values = |choice: &Value| -> Vec<f64> {
+        let values = choice["logprobs"]["token_logprobs"].as_array().unwrap();
+        values.iter().filter_map(Value::as_f64).collect()
+    };
+    let (echoed, whole, written) = (values(&echoed), values(&whole), values(&written));
+    assert!(echoed.len() > written.len());
+    for (place, (echoed, whole)) in echoed.iter().zip(&whole).enumerate() {
+        assert!((echoed - whole).abs() < 1e-3, "{place}: {echoed} {whole}");
+    }
+    for (echoed, written) in echoed.iter().rev().zip(written.iter().rev()) {
+        assert!((echoed - written).abs() < 1e-3, "{echoed} {written}");
+    }
+}
+
+#[tokio::test]
+async fn a_streamed_echo_holds_the_same_log_probabilities() {
+    let client = demo::start(options()).await;
+    let mut request = json!({
+        "prompt": ["Tokyo is", "Two plus two"], "max_tokens": 3, "temperature": 0, "logprobs": 1,
+        "echo": true,
+    });
+    let whole = client.post("/v1/completions", &request).await.json()["choices"].clone();
+    request["stream"] = true.into();
+    let events = client.post("/v1/completions", &request).await.events();
+    for (index, whole) in whole.as_array().unwrap().iter().enumerate() {
+        let own = || events.iter().filter(|event| event["choices"][0]["index"] == index);
+        let text: String = own().filter_map(|event| event["choices"][0]["text"].as_str()).collect();
+        assert_eq!(whole["text"], text);
+        for list in ["tokens", "token_logprobs", "top_logprobs", "text_offset"] {
+            let joined: Vec<Value> = own()
+                .filter_map(|event| event["choices"][0]["logprobs"][list].as_array())
+                .flatten()
+                .cloned()
+                .collect();
+            assert_eq!(whole["logprobs"][list], Value::Array(joined), "{list}");
+        }
+    }
+}

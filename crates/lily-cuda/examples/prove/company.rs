@@ -66,6 +66,7 @@ pub(crate) fn greedy(session: &mut Session, prompt: &[u32], steps: usize) -> Res
         max_tokens: Some(steps),
         stop_tokens: Vec::new(),
         logprobs: None,
+        prompt_logprobs: false,
     };
     let mut generation = session.generate(prompt, options, &CancelToken::new())?;
     let mut tokens = Vec::new();

@@ -43,6 +43,7 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
         max_tokens: Some(max_tokens),
         stop_tokens: vec![298],
         logprobs: None,
+        prompt_logprobs: false,
     }
 }
 

@@ -24,6 +24,7 @@ fn greedy(max_tokens: usize) -> GenerateOptions {
         max_tokens: Some(max_tokens),
         stop_tokens: Vec::new(),
         logprobs: None,
+        prompt_logprobs: false,
     }
 }
 

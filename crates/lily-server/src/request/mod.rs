@@ -85,6 +85,7 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
             max_tokens: max_tokens.or(model.defaults.max_tokens),
             stop_tokens: model.defaults.stop_tokens.clone(),
             logprobs,
+            prompt_logprobs: false,
         },
         plain: false,
         starts_in_thinking: prompt.starts_in_thinking,

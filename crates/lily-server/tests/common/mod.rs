@@ -110,6 +110,7 @@ pub(crate) fn model(tokenizer: Tokenizer) -> Model {
             max_tokens: None,
             stop_tokens: vec![4049, 4047],
             logprobs: None,
+            prompt_logprobs: false,
         },
     }
 }

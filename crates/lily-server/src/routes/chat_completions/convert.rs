@@ -40,7 +40,7 @@ pub(super) async fn collect(
     let mut choices: Vec<Choice> = Vec::new();
     while let Some(event) = events.next().await {
         match event {
-            Event::Prefill { .. } => {}
+            Event::Prefill { .. } | Event::Prompt { .. } => {}
             Event::Output { choice, event, logprobs } => {
                 let choice = nth(&mut choices, choice, with_logprobs);
                 append(&mut choice.message, event);

@@ -18,6 +18,7 @@ use crate::sse::Frame;
 use crate::turn::Event;
 use crate::turn::Finish;
 use crate::turn::Outcome;
+use crate::turn::PromptToken;
 use crate::turn::TokenLogprob;
 use crate::turn::TokenText;
 use crate::worker::Events;
@@ -39,6 +40,12 @@ pub(super) async fn collect(
     while let Some(event) = events.next().await {
         match event {
             Event::Prefill { .. } => {}
+            Event::Prompt { choice: index, tokens } => {
+                let all = choices.get_mut(index).and_then(|choice| choice.logprobs.as_mut());
+                if let Some(all) = all {
+                    append_prompt(all, tokens, &mut offsets[index]);
+                }
+            }
             Event::Output { choice: index, event: OutputEvent::Content(text), logprobs } => {
                 let Some(choice) = choices.get_mut(index) else { continue };
                 choice.text.push_str(&text);
@@ -99,10 +106,26 @@ impl ChunkEncoder {
 
 impl Encode for ChunkEncoder {
     fn start(&mut self) -> Vec<Frame> {
+        // Each prompt comes with its tokens.
+        if self.form.prompt_logprobs {
+            return Vec::new();
+        }
         let echo = std::mem::take(&mut self.form.echo).into_iter().enumerate();
         let echo = echo.filter(|(_, text)| !text.is_empty());
         let choices = echo.map(|(index, text)| Choice { index, text, ..Choice::default() });
         choices.map(|choice| self.chunk(choice)).collect()
+    }
+
+    fn prompt(&mut self, choice: usize, tokens: Vec<PromptToken>) -> Vec<Frame> {
+        let (Some(text), Some(offset)) =
+            (self.form.echo.get_mut(choice), self.offsets.get_mut(choice))
+        else {
+            return Vec::new();
+        };
+        let (text, mut logprobs) = (std::mem::take(text), Logprobs::default());
+        append_prompt(&mut logprobs, tokens, offset);
+        let logprobs = Some(logprobs);
+        vec![self.chunk(Choice { index: choice, text, logprobs, finish_reason: None })]
     }
 
     fn output(
@@ -142,17 +165,37 @@ impl Encode for ChunkEncoder {
 /// Adds tokens to the lists; `offset` is where the first of them begins.
 fn append(all: &mut Logprobs, tokens: Vec<TokenLogprob>, offset: &mut usize) {
     for TokenLogprob { token, logprob, top } in tokens {
-        all.text_offset.push(*offset);
-        *offset += token.0.iter().filter(|&&byte| begins_character(byte)).count();
-        let token = name(token);
+        let token = place(all, token, offset);
         let value = |logprob: f32| Value::from(logprob.max(LEAST_LOGPROB));
         let mut rivals: Map<String, Value> =
             top.into_iter().map(|(token, logprob)| (name(token), value(logprob))).collect();
         rivals.insert(token.clone(), value(logprob));
-        all.top_logprobs.push(rivals);
+        all.top_logprobs.push(Some(rivals));
         all.tokens.push(token);
-        all.token_logprobs.push(logprob.max(LEAST_LOGPROB));
+        all.token_logprobs.push(Some(f64::from(logprob.max(LEAST_LOGPROB))));
     }
+}
+
+/// The same for a prompt.
+fn append_prompt(all: &mut Logprobs, tokens: Vec<PromptToken>, offset: &mut usize) {
+    for token in tokens {
+        match token {
+            PromptToken::Expected(token) => append(all, vec![token], offset),
+            PromptToken::First(token) => {
+                let token = place(all, token, offset);
+                all.tokens.push(token);
+                all.token_logprobs.push(None);
+                all.top_logprobs.push(None);
+            }
+        }
+    }
+}
+
+/// Notes where a token begins, and names it.
+fn place(all: &mut Logprobs, token: TokenText, offset: &mut usize) -> String {
+    all.text_offset.push(*offset);
+    *offset += token.0.iter().filter(|&&byte| begins_character(byte)).count();
+    name(token)
 }
 
 /// Whether this byte of UTF-8 is the first of a character.

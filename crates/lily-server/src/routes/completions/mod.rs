@@ -30,6 +30,8 @@ struct Form {
     stream: bool,
     include_usage: bool,
     with_logprobs: bool,
+    /// Those of the prompt too.
+    prompt_logprobs: bool,
     /// What each choice begins with: its prompt, or nothing.
     echo: Vec<String>,
 }
@@ -89,6 +91,7 @@ fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), Ap
         echo.extend(std::iter::repeat_n(text, n));
         prompts.push(tokens);
     }
+    let prompt_logprobs = request.echo && request.logprobs.is_some();
     let turn = Turn {
         tokenizer: model.tokenizer.clone(),
         prompts,
@@ -98,6 +101,7 @@ fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), Ap
             max_tokens: Some(request.max_tokens.unwrap_or(DEFAULT_MAX_TOKENS)),
             stop_tokens: model.defaults.stop_tokens.clone(),
             logprobs: request.logprobs,
+            prompt_logprobs,
         },
         plain: true,
         plan: None,
@@ -110,6 +114,7 @@ fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), Ap
         stream: request.stream,
         include_usage: request.include_usage,
         with_logprobs: request.logprobs.is_some(),
+        prompt_logprobs,
         echo,
     };
     Ok((turn, form))

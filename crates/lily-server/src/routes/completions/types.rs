@@ -35,9 +35,10 @@ pub(crate) struct Choice {
 #[derive(Debug, Default, Serialize)]
 pub(crate) struct Logprobs {
     pub(crate) tokens: Vec<String>,
-    pub(crate) token_logprobs: Vec<f32>,
-    /// The likeliest tokens of each place and the one that was chosen.
-    pub(crate) top_logprobs: Vec<Map<String, Value>>,
+    /// `None` for the first token of a prompt, before which there is nothing.
+    pub(crate) token_logprobs: Vec<Option<f64>>,
+    /// The likeliest tokens of each place and the one that is there.
+    pub(crate) top_logprobs: Vec<Option<Map<String, Value>>>,
     /// Where each token begins in the whole text of the choice, in characters.
     pub(crate) text_offset: Vec<usize>,
 }

@@ -133,12 +133,6 @@ fn suffix(fields: &mut Fields) -> Result<(), ApiError> {
 fn echo(fields: &mut Fields) -> Result<(bool, Option<usize>), ApiError> {
     let echo = fields.boolean("echo")?.unwrap_or(false);
     let logprobs = fields.integer("logprobs", 0, MAX_LOGPROBS)?;
-    if echo && logprobs.is_some() {
-        return Err(ApiError::unsupported(
-            "logprobs",
-            "is not supported with 'echo': the prompt has no log probabilities",
-        ));
-    }
     Ok((echo, logprobs.map(|logprobs| usize::try_from(logprobs).unwrap_or(0))))
 }
 

@@ -39,7 +39,7 @@ pub(super) async fn collect(mut events: Events, form: Form) -> Result<Message, A
     let mut answer = Answer::new(form);
     while let Some(event) = events.next().await {
         match event {
-            Event::Prefill { .. } | Event::Complete { .. } => {}
+            Event::Prefill { .. } | Event::Prompt { .. } | Event::Complete { .. } => {}
             Event::Output { event, .. } => drop(answer.output(event)),
             Event::Failed(error) => return Err(error),
             Event::Finished(outcome) => {

@@ -48,7 +48,7 @@ pub(super) async fn collect(mut events: Events, form: Form) -> Result<Response, 
     let mut answer = Answer::new(form);
     while let Some(event) = events.next().await {
         match event {
-            Event::Prefill { .. } | Event::Complete { .. } => {}
+            Event::Prefill { .. } | Event::Prompt { .. } | Event::Complete { .. } => {}
             Event::Output { event, logprobs, .. } => drop(answer.output(event, logprobs)),
             Event::Failed(error) => return Err(error),
             Event::Finished(outcome) => {

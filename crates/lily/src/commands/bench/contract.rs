@@ -104,6 +104,7 @@ pub(super) fn run(session: &mut Session, prompt: &[u32], steps: usize) -> Result
         max_tokens: Some(steps + 1),
         stop_tokens: Vec::new(),
         logprobs: None,
+        prompt_logprobs: false,
     };
     let mut watch = Stopwatch::start(prompt.len());
     let mut generation = session.generate(prompt, options, &CancelToken::new())?;

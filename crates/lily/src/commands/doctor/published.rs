@@ -91,6 +91,7 @@ pub(super) fn compare(
             max_tokens: Some(case.tokens.len()),
             stop_tokens: Vec::new(),
             logprobs: None,
+            prompt_logprobs: false,
         };
         let mut generation = session.generate(&case.prompt_ids, options, &CancelToken::new())?;
         let mut equal = 0;
