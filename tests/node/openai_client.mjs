@@ -59,6 +59,26 @@ async function a_chat_calls_a_tool_and_uses_its_result() {
   assert.match(whole.choices[0].message.content, /21/);
 }
 
+async function a_chat_s_demanded_call_gets_its_result() {
+  const tools = [{ type: "function", function: tool }];
+  for (const reasoning_effort of ["none", "high"]) {
+    const demand = { tools, reasoning_effort, tool_choice: "required" };
+    const stream = client.chat.completions.stream(chat([weather], demand));
+    const whole = await client.chat.completions.create(chat([weather], demand));
+    for (const { choices } of [whole, await stream.finalChatCompletion()]) {
+      const [{ message, finish_reason }] = choices;
+      assert.equal(finish_reason, "tool_calls");
+      const [call] = message.tool_calls;
+      assert.ok(parameters.properties.unit.enum.includes(JSON.parse(call.function.arguments).unit));
+      const messages = [weather, message, { role: "tool", tool_call_id: call.id, content: result }];
+      const answer = await client.chat.completions.create(chat(messages, { tools }));
+      assert.match(answer.choices[0].message.content, /21/);
+      const again = client.chat.completions.stream(chat(messages, { tools }));
+      assert.equal(await again.finalContent(), answer.choices[0].message.content);
+    }
+  }
+}
+
 async function a_response_answers_and_streams() {
   const whole = await client.responses.create(respond(capital));
   assert.equal(whole.output_text, answer);
@@ -87,6 +107,27 @@ async function a_response_calls_a_tool_and_uses_its_result() {
   assert.match(whole.output_text, /21/);
 }
 
+async function a_response_s_demanded_call_gets_its_result() {
+  const tools = [{ type: "function", strict: false, ...tool }];
+  for (const effort of ["none", "high"]) {
+    const demand = { tools, reasoning: { effort }, tool_choice: "required" };
+    const stream = client.responses.stream(respond([weather], demand));
+    const whole = await client.responses.create(respond([weather], demand));
+    for (const { output } of [whole, await stream.finalResponse()]) {
+      // What the client itself adds to the items of a stream does not go back.
+      const items = output.map(({ parsed_arguments, ...item }) => item);
+      const call = items.at(-1);
+      assert.equal(call.type, "function_call");
+      assert.ok(parameters.properties.unit.enum.includes(JSON.parse(call.arguments).unit));
+      items.push({ type: "function_call_output", call_id: call.call_id, output: result });
+      const answer = await client.responses.create(respond([weather, ...items], { tools }));
+      assert.match(answer.output_text, /21/);
+      const again = client.responses.stream(respond([weather, ...items], { tools }));
+      assert.equal((await again.finalResponse()).output_text, answer.output_text);
+    }
+  }
+}
+
 async function mistakes_raise_the_clients_own_errors() {
   const stranger = new OpenAI({ baseURL, apiKey: "wrong", maxRetries: 0 });
   await assert.rejects(client.responses.create(respond(capital, { background: true })), (error) => {
@@ -101,8 +142,10 @@ async function mistakes_raise_the_clients_own_errors() {
 for (const check of [
   a_chat_completion_answers_and_streams,
   a_chat_calls_a_tool_and_uses_its_result,
+  a_chat_s_demanded_call_gets_its_result,
   a_response_answers_and_streams,
   a_response_calls_a_tool_and_uses_its_result,
+  a_response_s_demanded_call_gets_its_result,
   mistakes_raise_the_clients_own_errors,
 ]) {
   await check();

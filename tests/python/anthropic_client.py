@@ -16,6 +16,7 @@ MODEL = "demo"
 CAPITAL = [{"role": "user", "content": "What is the capital of Japan?"}]
 ANSWER = "The capital of Japan is Tokyo."
 GREEDY = {"temperature": 0}
+WEATHER_RESULT = '{"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}'
 WEATHER = [{"role": "user", "content": "What is the weather in Lisbon?"}]
 TOOLS = [
     {
@@ -105,12 +106,11 @@ def a_tool_is_called_and_its_result_used():
     assert len(pieces) > 1 and streamed.input == call.input, (pieces, streamed)
 
     # The assistant's blocks go back as they came.
-    result = '{"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}'
     turns = WEATHER + [
         {"role": "assistant", "content": message.content},
         {
             "role": "user",
-            "content": [{"type": "tool_result", "tool_use_id": call.id, "content": result}],
+            "content": [{"type": "tool_result", "tool_use_id": call.id, "content": WEATHER_RESULT}],
         },
     ]
     message = create(turns, tools=TOOLS)
@@ -138,6 +138,38 @@ def a_call_can_be_demanded():
         assert message.stop_reason == "tool_use", message
         call = message.content[-1]
         assert call.input["unit"] in ("celsius", "fahrenheit") and "city" in call.input, call
+
+
+def a_demanded_call_s_result_goes_back():
+    for thinking in [{"type": "disabled"}, {"type": "adaptive"}]:
+        fields = {"tools": TOOLS, "thinking": thinking, "max_tokens": 400}
+        demand = {**fields, "tool_choice": {"type": "any"}}
+        whole = create(WEATHER, **demand)
+        with stream(WEATHER, **demand) as events:
+            streamed = events.get_final_message()
+        assert streamed.content[-1].input == whole.content[-1].input, (streamed, whole)
+        for message in [whole, streamed]:
+            assert message.stop_reason == "tool_use", message
+            call = message.content[-1]
+            assert call.input["unit"] in ("celsius", "fahrenheit"), call
+            result = {"type": "tool_result", "tool_use_id": call.id, "content": WEATHER_RESULT}
+            turns = WEATHER + [
+                {"role": "assistant", "content": message.content},
+                {"role": "user", "content": [result]},
+            ]
+            answer = create(turns, **fields)
+            assert answer.stop_reason == "end_turn" and "21" in answer.content[-1].text, answer
+            with stream(turns, **fields) as events:
+                text = "".join(events.text_stream)
+            assert text == answer.content[-1].text, (text, answer)
+
+
+def models_are_listed():
+    page = client.models.list()
+    assert [model.id for model in page] == [MODEL] and page.last_id == MODEL, page
+    model = client.models.retrieve(MODEL)
+    assert model == page.data[0] and model.type == "model", model
+    assert model.display_name == MODEL and model.created_at.year == 1970, model
 
 
 def thinking_ends_with_its_budget():
@@ -204,6 +236,8 @@ for check in [
     a_tool_is_called_and_its_result_used,
     an_answer_keeps_to_its_schema,
     a_call_can_be_demanded,
+    a_demanded_call_s_result_goes_back,
+    models_are_listed,
     thinking_ends_with_its_budget,
     tokens_are_counted_before_they_are_spent,
     mistakes_raise_the_client_s_own_errors,

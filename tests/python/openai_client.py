@@ -14,6 +14,8 @@ BASE_URL, API_KEY = sys.argv[1:3]
 MODEL = "demo"
 CAPITAL = [{"role": "user", "content": "What is the capital of Japan?"}]
 ANSWER = "The capital of Japan is Tokyo."
+WEATHER = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+WEATHER_RESULT = '{"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}'
 OFF = {"enable_thinking": False}
 TOOLS = [
     {
@@ -90,7 +92,7 @@ def log_probabilities_come_with_the_content():
 
 
 def a_tool_is_called_and_its_result_used():
-    messages = [{"role": "user", "content": "What is the weather in Lisbon?"}]
+    messages = list(WEATHER)
     choice = create(messages, tools=TOOLS).choices[0]
     assert choice.finish_reason == "tool_calls", choice
     (call,) = choice.message.tool_calls
@@ -105,12 +107,30 @@ def a_tool_is_called_and_its_result_used():
 
     # The assistant's message goes back as the client dumps it.
     messages.append(choice.message.model_dump())
-    result = json.dumps(
-        {"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}
-    )
-    messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
+    messages.append({"role": "tool", "tool_call_id": call.id, "content": WEATHER_RESULT})
     choice = create(messages, tools=TOOLS).choices[0]
     assert choice.finish_reason == "stop" and "21" in choice.message.content, choice
+
+
+def a_demanded_call_s_result_goes_back():
+    for effort in ["none", "high"]:
+        fields = {"tools": TOOLS, "reasoning_effort": effort, "extra_body": {}}
+        demand = {**fields, "tool_choice": "required"}
+        whole = create(WEATHER, **demand).choices[0]
+        chat = {"model": MODEL, "messages": WEATHER, "temperature": 0, **demand}
+        with client.chat.completions.stream(**chat) as events:
+            streamed = events.until_done().get_final_completion().choices[0]
+        for choice in [whole, streamed]:
+            assert choice.finish_reason == "tool_calls", choice
+            (call,) = choice.message.tool_calls
+            assert json.loads(call.function.arguments)["unit"] in ("celsius", "fahrenheit"), call
+            turn = choice.message.model_dump(exclude_none=True, exclude={"parsed"})
+            result = {"role": "tool", "tool_call_id": call.id, "content": WEATHER_RESULT}
+            turns = [*WEATHER, turn, result]
+            content = create(turns, **fields).choices[0].message.content
+            assert "21" in content, content
+            deltas = [chunk.choices[0].delta for chunk in create(turns, stream=True, **fields)]
+            assert "".join(delta.content or "" for delta in deltas) == content, deltas
 
 
 def several_answers_have_their_indices():
@@ -179,6 +199,7 @@ for check in [
     a_limit_inside_thinking_is_length,
     log_probabilities_come_with_the_content,
     a_tool_is_called_and_its_result_used,
+    a_demanded_call_s_result_goes_back,
     several_answers_have_their_indices,
     text_is_completed,
     mistakes_raise_the_client_s_own_errors,

@@ -16,6 +16,7 @@ MODEL = "demo"
 CAPITAL = "What is the capital of Japan?"
 ANSWER = "The capital of Japan is Tokyo."
 OFF = {"effort": "none"}
+WEATHER_RESULT = '{"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}'
 WEATHER = {"role": "user", "content": "What is the weather in Lisbon?"}
 TOOLS = [
     {
@@ -112,10 +113,7 @@ def a_tool_is_called_and_its_result_used():
     assert len(deltas) > 1 and "".join(deltas) == call.arguments, deltas
 
     # The items of the response go back as they came.
-    result = json.dumps(
-        {"city": "Lisbon", "temperature": 21, "unit": "celsius", "condition": "sunny"}
-    )
-    output = {"type": "function_call_output", "call_id": call.call_id, "output": result}
+    output = {"type": "function_call_output", "call_id": call.call_id, "output": WEATHER_RESULT}
     response = create([WEATHER, *response.output, output], tools=TOOLS)
     assert "21" in response.output_text, response
 
@@ -148,6 +146,27 @@ def a_call_can_be_demanded():
     choice = {"type": "custom", "name": "note"}
     response = create(CAPITAL, tools=tools, tool_choice=choice, max_output_tokens=200)
     assert response.output[-1].type == "custom_tool_call", response
+
+
+def a_demanded_call_s_result_goes_back():
+    for effort in ["none", "high"]:
+        fields = {"tools": TOOLS, "reasoning": {"effort": effort}}
+        demand = {**fields, "tool_choice": "required"}
+        whole = create([WEATHER], **demand)
+        with stream([WEATHER], **demand) as events:
+            streamed = events.get_final_response()
+        assert streamed.output[-1].arguments == whole.output[-1].arguments, (streamed, whole)
+        last = list(create([WEATHER], stream=True, **demand))[-1]
+        for items in [whole.output, last.response.output]:
+            call = items[-1]
+            assert call.type == "function_call", items
+            assert json.loads(call.arguments)["unit"] in ("celsius", "fahrenheit"), call
+            output = {"call_id": call.call_id, "output": WEATHER_RESULT}
+            turns = [WEATHER, *items, {"type": "function_call_output", **output}]
+            answer = create(turns, **fields)
+            assert "21" in answer.output_text, answer
+            with stream(turns, **fields) as events:
+                assert events.get_final_response().output_text == answer.output_text, answer
 
 
 def mistakes_raise_the_client_s_own_errors():
@@ -189,6 +208,7 @@ for check in [
     a_tool_is_called_and_its_result_used,
     an_answer_keeps_to_its_schema,
     a_call_can_be_demanded,
+    a_demanded_call_s_result_goes_back,
     mistakes_raise_the_client_s_own_errors,
 ]:
     check()

@@ -339,3 +339,26 @@ async fn the_served_model_is_listed_with_its_context() {
     assert_eq!(list["data"][0]["context_length"], 4096);
     assert_eq!(server.client.get("/v1/models/scripted").await.json(), list["data"][0]);
 }
+
+#[tokio::test]
+async fn anthropic_clients_get_the_list_in_their_shape() {
+    let server = TestServer::start(Vec::new()).await;
+    let headers = [("anthropic-version", "2023-06-01")];
+    let get = async |path| server.client.send("GET", path, &headers, b"").await;
+    let model = json!({
+        "type": "model",
+        "id": "scripted",
+        "display_name": "scripted",
+        "created_at": "1970-01-01T00:00:00Z",
+        "lifecycle": "active",
+        "max_input_tokens": 4096,
+        "max_tokens": 4096,
+    });
+    let list =
+        json!({"data": [model], "has_more": false, "first_id": "scripted", "last_id": "scripted"});
+    assert_eq!(get("/v1/models").await.json(), list);
+    assert_eq!(get("/v1/models/scripted").await.json(), model);
+    let other = get("/v1/models/other").await;
+    assert_eq!((other.status, other.json()["type"].clone()), (404, json!("error")));
+    assert_eq!(other.error("type"), "not_found_error");
+}

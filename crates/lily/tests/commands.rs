@@ -114,6 +114,55 @@ fn a_continuation_is_held_to_a_form() {
 }
 
 #[test]
+fn a_chat_is_held_to_a_form_behind_its_thinking() {
+    let folder = tempfile::tempdir().unwrap();
+    let schema = folder.path().join("schema.json");
+    let sure = json!({"type": "object", "properties": {"sure": {"type": "boolean"}},
+        "required": ["sure"], "additionalProperties": false});
+    fs::write(&schema, sure.to_string()).unwrap();
+    for think in ["on", "off"] {
+        let chat = |flag: &str, value: &str| {
+            let run = lily(["chat", "--think", think, "--temperature=0", flag, value, "Hello!"]);
+            assert_eq!(run.code, 0, "{}", run.stderr);
+            run.stdout
+        };
+        let number = chat("--regex", "[0-9]{3}");
+        assert!(number.len() == 4 && number.trim_end().parse::<u16>().is_ok(), "{number:?}");
+        let object: Value =
+            serde_json::from_str(&chat("--json-schema", schema.to_str().unwrap())).unwrap();
+        assert!(object["sure"].is_boolean(), "{object}");
+    }
+}
+
+#[test]
+fn thinking_ends_with_its_budget() {
+    let prompt = format!("{CHAT}<think>\n");
+    let thought = |flags: &[&str]| {
+        let args = ["generate", &prompt, "--temperature=0", "--json"];
+        let answer = json(args.iter().chain(flags));
+        assert_eq!(answer["finish_reason"], "stop", "{answer}");
+        let text = answer["text"].as_str().unwrap().to_owned();
+        let (thought, said) = text.split_once("</think>").expect(&text);
+        (thought.len(), said.trim().to_owned())
+    };
+    let (free, _) = thought(&[]);
+    assert!(thought(&["--thinking-budget=3"]).0 < free, "{free}");
+    let (_, said) = thought(&["--thinking-budget=3", "--regex=[0-9]{4}"]);
+    assert!(said.len() == 4 && said.parse::<u16>().is_ok(), "{said:?}");
+
+    let tokens = |flags: &[&str]| {
+        let run = lily(["chat", "What is 127 + 58?", "--temperature=0"].iter().chain(flags));
+        assert!(run.code == 0 && run.stdout.len() > 1, "{} {}", run.stdout, run.stderr);
+        let (_, rest) = run.stderr.rsplit_once("first token after ").unwrap();
+        let (_, rest) = rest.split_once(", ").unwrap();
+        rest.split_once(" tokens").unwrap().0.parse::<u32>().unwrap()
+    };
+    let free = tokens(&[]);
+    assert!(tokens(&["--thinking-budget=3"]) < free, "{free}");
+    assert_eq!(tokens(&["--thinking-budget=0"]), tokens(&["--think=off"]));
+}
+
+#[test]
 fn token_ids_are_taken_as_tokenize_prints_them() {
     let printed = stdout(["tokenize", "The capital of Japan is"]);
     let generate = |ids: &str| {

@@ -58,6 +58,14 @@ fn the_help_says_where_the_history_is_kept() {
 }
 
 #[test]
+fn the_help_of_serve_names_the_routes() {
+    let help = stdout(["serve", "--help"]);
+    for route in ["/v1/chat/completions", "/v1/completions", "/v1/messages", "/v1/responses"] {
+        assert!(help.contains(route), "{route}: {help}");
+    }
+}
+
+#[test]
 fn help_is_a_command_too() {
     assert!(stdout(["help", "chat"]).contains("--system"));
 }

@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 
 use super::access::{AccessArgs, LoadArgs, LogArgs};
 use super::shared::{
-    EngineArgs, ModelArgs, PlanningArgs, SamplingArgs, TokenIds, positive, token_ids,
+    EngineArgs, ModelArgs, PlanningArgs, RuleArgs, SamplingArgs, TokenIds, positive, token_ids,
 };
 
 /// Ask one question, or talk in a session
@@ -22,6 +22,7 @@ Examples:
   lily chat --model-path ~/models/Qwen3.6-35B-A3B-4bit --think off
   lily chat --system \"Answer in one word.\" \"What is the opposite of hot?\"
   echo \"What is 12 + 30?\" | lily chat
+  lily chat --regex '[0-9]+' --thinking-budget 200 \"What is 12 + 30?\"
 
 In a session: /help lists the commands, such as /reset, /think on|off, /system TEXT, /quit.")]
 pub(crate) struct ChatArgs {
@@ -37,6 +38,8 @@ pub(crate) struct ChatArgs {
     /// End the answer when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
     /// Do not read or keep the session's input history (lily/history in $XDG_STATE_HOME, by default
     /// ~/.local/state)
     #[arg(long)]
@@ -56,11 +59,13 @@ pub(crate) enum Switch {
     Off,
 }
 
-/// Serve the OpenAI-compatible HTTP API
+/// Serve the OpenAI-compatible HTTP API, and Anthropic's
 ///
-/// Routes: POST /v1/chat/completions, GET /v1/models, GET /health, GET /metrics (Prometheus). While
-/// the model loads, only the last two are answered. Ctrl-C or SIGTERM ends the server after the running
-/// requests are done. Warnings and errors go to standard error; LILY_LOG (off, error, warn, info,
+/// Routes: POST /v1/chat/completions, /v1/completions, /v1/responses, /v1/responses/input_tokens,
+/// /v1/messages, /v1/messages/count_tokens, /tokenize and /detokenize; GET /v1/models,
+/// /v1/models/NAME, /openapi.json (all of this for programs), / (a chat page), /health and /metrics
+/// (Prometheus). While the model loads, only the last two are answered. Ctrl-C or SIGTERM ends the
+/// server after the running requests are done. Warnings and errors go to standard error; LILY_LOG (off, error, warn, info,
 /// debug) sets how much is written where --verbose is not given.
 ///
 /// Only this machine can use the server unless --host says otherwise, which needs a key (or
@@ -113,6 +118,7 @@ Examples:
   lily render --request request.json | lily generate --max-tokens 64
   lily generate --model-path DIR --prompt-tokens 1,2,3 --max-tokens 32 --temperature 0 --json
   lily generate --file prompt.txt --tokens
+  lily generate \"The answer: \" --regex '[0-9]{3}'
 
 --json prints one object: tokens, text, finish_reason (stop, length, interrupted),
 prompt_tokens, and the rates prefill_tokens_per_second and decode_tokens_per_second.")]
@@ -132,15 +138,8 @@ pub(crate) struct GenerateArgs {
     /// End when this text appears; may be repeated
     #[arg(long, value_name = "TEXT")]
     pub(crate) stop: Vec<String>,
-    /// Hold the continuation to the JSON schema in this file
-    #[arg(long, value_name = "FILE", group = "form")]
-    pub(crate) json_schema: Option<PathBuf>,
-    /// Hold the continuation to this regular expression, which matches it as a whole
-    #[arg(long, value_name = "REGEX", group = "form")]
-    pub(crate) regex: Option<String>,
-    /// Hold the continuation to the Lark grammar in this file
-    #[arg(long, value_name = "FILE", group = "form")]
-    pub(crate) grammar: Option<PathBuf>,
+    #[command(flatten)]
+    pub(crate) rules: RuleArgs,
     /// Do not end at the checkpoint's stop tokens
     #[arg(long)]
     pub(crate) ignore_eos: bool,

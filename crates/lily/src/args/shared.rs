@@ -161,6 +161,23 @@ pub(crate) struct SamplingArgs {
     pub(crate) max_tokens: Option<usize>,
 }
 
+/// What an answer or a continuation must keep to.
+#[derive(Clone, Debug, Args)]
+pub(crate) struct RuleArgs {
+    /// Hold the text to the JSON schema in this file
+    #[arg(long, value_name = "FILE", group = "form")]
+    pub(crate) json_schema: Option<PathBuf>,
+    /// Hold the text to this regular expression, which matches it as a whole
+    #[arg(long, value_name = "REGEX", group = "form")]
+    pub(crate) regex: Option<String>,
+    /// Hold the text to the Lark grammar in this file
+    #[arg(long, value_name = "FILE", group = "form")]
+    pub(crate) grammar: Option<PathBuf>,
+    /// End the thinking after N tokens; a form holds for what comes behind it
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    pub(crate) thinking_budget: Option<usize>,
+}
+
 /// A count that is at least 1.
 pub(crate) fn positive(text: &str) -> Result<usize, String> {
     // In a list, spaces may follow the commas.

@@ -3,15 +3,16 @@
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 
-use anyhow::{Context, Result};
+use anyhow::Result;
 use lily_device::DeviceFacts;
 use lily_engine::{FinishReason, GenerateOptions};
 use lily_server::engine_guide;
-use lily_text::{AnswerPlan, AnswerRules, Detokenizer, Format};
+use lily_text::{Detokenizer, Tokenizer};
 use serde_json::json;
 
 use super::interrupt::{self, INTERRUPTED};
 use super::output::{piped_text, print, print_line, read_text};
+use super::rules::Rules;
 use super::speed::Stopwatch;
 use crate::args::{GenerateArgs, TokenIds};
 use crate::failure::{self, usage};
@@ -20,17 +21,17 @@ use crate::model::{self, Loaded, Needs};
 pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     model::check(&args.model)?;
     let input = Input::of(args)?;
-    let format = format(args)?;
+    let rules = Rules::read(&args.rules)?;
     let prints_text = !(args.tokens || args.json);
     let text =
-        matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty() || format.is_some();
+        matches!(input, Input::Text(_)) || prints_text || !args.stop.is_empty() || !rules.is_free();
     let needs = if text { Needs::Text } else { Needs::Ids };
     let loaded = model::load(&args.model, &args.engine, needs, |options, _| Ok(options))?;
     let prompt = match input {
         Input::Tokens(ids) => ids,
         Input::Text(text) => loaded.tokenizer()?.encode(&text)?,
     };
-    let plan = plan(format.as_ref(), &loaded)?;
+    let plan = if rules.is_free() { None } else { rules.plan(loaded.tokenizer()?)? };
     let options = options(args, &loaded);
     let stop_tokens = options.stop_tokens.clone();
     let mut output = Output::new(args, &loaded);
@@ -42,7 +43,10 @@ pub(crate) fn run(args: &GenerateArgs) -> Result<ExitCode> {
     let started = session.generate(&prompt, options, &cancel);
     let mut generation = started.map_err(failure::generation)?;
     if let Some(plan) = plan {
-        generation = generation.guided_by(engine_guide(plan.start(false, &stop_tokens)));
+        // Without a budget a form holds from the first token on, wherever the prompt ends.
+        let thinks = rules.thinking_budget.is_some();
+        let thinks = thinks && ends_in_thinking(&prompt, loaded.tokenizer()?);
+        generation = generation.guided_by(engine_guide(plan.start(thinks, &stop_tokens)));
     }
     generation.for_each(|token| {
         watch.token();
@@ -87,27 +91,9 @@ impl Input {
     }
 }
 
-/// The form asked for.
-fn format(args: &GenerateArgs) -> Result<Option<Format>> {
-    Ok(match (&args.json_schema, &args.regex, &args.grammar) {
-        (Some(file), ..) => {
-            let schema = serde_json::from_str(&read_text(file)?);
-            Some(Format::JsonSchema(
-                schema.with_context(|| format!("{} is not JSON", file.display()))?,
-            ))
-        }
-        (_, Some(regex), _) => Some(Format::Regex(regex.clone())),
-        (.., Some(file)) => Some(Format::Lark(read_text(file)?)),
-        (None, None, None) => None,
-    })
-}
-
-fn plan(format: Option<&Format>, loaded: &Loaded) -> Result<Option<AnswerPlan>> {
-    let Some(format) = format else { return Ok(None) };
-    let rules = AnswerRules { format: Some(format), ..AnswerRules::default() };
-    AnswerPlan::new(loaded.tokenizer()?, rules).map_err(|error| {
-        if error.is_client_fault() { usage(error.to_string()) } else { error.into() }
-    })
+/// Whether a prompt ends inside a think block.
+fn ends_in_thinking(prompt: &[u32], tokenizer: &Tokenizer) -> bool {
+    tokenizer.decode(prompt, false).trim_end().ends_with("<think>")
 }
 
 fn options(args: &GenerateArgs, loaded: &Loaded) -> GenerateOptions {

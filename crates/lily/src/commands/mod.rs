@@ -16,6 +16,7 @@ mod pack;
 mod plan;
 mod pull;
 mod render;
+mod rules;
 mod serve;
 mod speed;
 mod tokenize;

@@ -9,22 +9,28 @@ use std::process::ExitCode;
 
 use anyhow::{Context, Result};
 use lily_engine::{FinishReason, Session};
-use lily_text::{OutputEvent, OutputParser, ParserOptions};
+use lily_server::engine_guide;
+use lily_text::{AnswerPlan, OutputEvent, OutputParser, ParserOptions};
 use serde_json::{Value, json};
 
 use super::interrupt::{self, INTERRUPTED};
 use super::output::print;
+use super::rules::Rules;
 use super::speed::Stopwatch;
 use crate::args::{ChatArgs, Switch};
-use crate::failure::{self, UsageError};
+use crate::failure::{self, UsageError, usage};
 use crate::model::{self, Loaded, Needs};
 
 pub(crate) fn run(args: &ChatArgs) -> Result<ExitCode> {
     model::check(&args.model)?;
     let question = question(args)?;
+    let rules = Rules::read(&args.rules)?;
+    if args.think == Switch::Off && rules.thinking_budget.is_some_and(|budget| budget > 0) {
+        return Err(usage("--thinking-budget needs thinking, which --think off switches off"));
+    }
     let loaded = model::load(&args.model, &args.engine, Needs::Chat, |options, _| Ok(options))?;
     interrupt::install()?;
-    let mut chat = Chat::new(args, &loaded, question.is_none())?;
+    let mut chat = Chat::new(args, &rules, &loaded, question.is_none())?;
     let Some(question) = question else {
         session::run(&mut chat, args)?;
         return Ok(ExitCode::SUCCESS);
@@ -59,6 +65,8 @@ struct Chat<'a> {
     session: Session,
     system: Option<String>,
     think: Switch,
+    /// What every answer is held to.
+    plan: Option<AnswerPlan>,
     /// User and assistant turns; the system prompt is kept apart.
     turns: Vec<Value>,
 }
@@ -70,14 +78,22 @@ struct Answer {
 }
 
 impl<'a> Chat<'a> {
-    fn new(args: &'a ChatArgs, loaded: &'a Loaded, is_session: bool) -> Result<Self> {
+    fn new(
+        args: &'a ChatArgs,
+        rules: &Rules,
+        loaded: &'a Loaded,
+        is_session: bool,
+    ) -> Result<Self> {
+        // The model knows an empty think block from its template, an ended one less well.
+        let think = if rules.thinking_budget == Some(0) { Switch::Off } else { args.think };
         Ok(Chat {
             args,
             loaded,
             is_session,
             session: loaded.engine.new_session()?,
             system: args.system.clone(),
-            think: args.think,
+            think,
+            plan: rules.plan(loaded.tokenizer()?)?,
             turns: Vec::new(),
         })
     }
@@ -108,6 +124,8 @@ impl<'a> Chat<'a> {
         let mut options = self.loaded.engine.default_options();
         options.sampling = model::sampling(&self.args.sampling, options.sampling);
         options.max_tokens = self.args.sampling.max_tokens;
+        let plan = self.plan.as_ref();
+        let guide = plan.map(|plan| plan.start(prompt.starts_in_thinking, &options.stop_tokens));
 
         let cancel = interrupt::token();
         let mut screen = Screen::new(prompt.starts_in_thinking);
@@ -116,6 +134,9 @@ impl<'a> Chat<'a> {
         self.session.reset();
         let started = self.session.generate(&prompt.tokens, options, &cancel);
         let mut generation = started.map_err(failure::generation)?;
+        if let Some(guide) = guide {
+            generation = generation.guided_by(engine_guide(guide));
+        }
         generation.for_each(|token| {
             watch.token();
             screen.show(parser.push(token.id))?;
