@@ -1,6 +1,8 @@
 //! A conversation that comes as blocks or items, put together to the messages
 //! that templates take.
 
+use std::collections::HashMap;
+
 use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
@@ -22,6 +24,8 @@ pub(crate) struct History {
     open: Open,
     /// The calls of the latest assistant message.
     calls: Vec<Call>,
+    /// Where in `calls` each id is.
+    places: HashMap<String, usize>,
 }
 
 /// The message that may still grow.
@@ -92,7 +96,7 @@ impl History {
     ) -> Result<(), ApiError> {
         let function = json!({"name": name, "arguments": arguments});
         self.assistant()?.calls.push(json!({"type": "function", "function": function}));
-        if self.calls.iter().any(|call| call.id == id) {
+        if self.places.insert(id.clone(), self.calls.len()).is_some() {
             return Err(ApiError::field(path, format_args!("has the id of another call: {id:?}")));
         }
         self.calls.push(Call { id, path: path.to_owned(), answered: false });
@@ -101,7 +105,7 @@ impl History {
 
     /// What came of a call; `path` is the field that holds the call's id.
     pub(crate) fn result(&mut self, path: &str, id: &str, text: String) -> Result<(), ApiError> {
-        let place = self.calls.iter().position(|call| call.id == id);
+        let place = self.places.get(id).copied();
         let Some((place, call)) = place.and_then(|at| Some((at, self.calls.get_mut(at)?))) else {
             let complaint = format_args!("names no tool call of the turn before: {id:?}");
             return Err(ApiError::field(path, complaint));
@@ -145,6 +149,7 @@ impl History {
             self.expect_results()?;
             self.close();
             self.calls.clear();
+            self.places.clear();
             self.open = Open::Assistant(Assistant::default());
         }
         match &mut self.open {

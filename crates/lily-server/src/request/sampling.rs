@@ -1,6 +1,9 @@
 //! The sampling fields, which every endpoint shares.
 
+use std::collections::HashSet;
+
 use lily_engine::SamplingParams;
+use serde_json::Map;
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -90,18 +93,26 @@ fn positive(value: Option<f32>, name: &str) -> Result<Option<f32>, ApiError> {
 
 fn logit_bias(fields: &mut Fields, vocabulary: usize) -> Result<Vec<(u32, f32)>, ApiError> {
     let Some(biases) = fields.object("logit_bias")? else { return Ok(Vec::new()) };
-    let names: Vec<String> = biases.keys().cloned().collect();
-    let mut biases = Fields::new("logit_bias", Value::Object(biases))?;
-    let mut read = Vec::with_capacity(names.len());
-    for name in names {
+    let mut read = Vec::with_capacity(biases.len().min(vocabulary));
+    let mut seen = HashSet::new();
+    // Each by itself: to take fields out of a large object one by one takes a time that grows with
+    // the square of their number.
+    for (name, value) in biases {
         let id = name.parse().ok().filter(|&id: &u32| (id as usize) < vocabulary);
+        let mut bias = Map::new();
+        bias.insert(name.clone(), value);
+        let mut bias = Fields::new("logit_bias", Value::Object(bias))?;
         let Some(id) = id else {
             return Err(ApiError::field(
-                biases.path(&name),
+                bias.path(&name),
                 format_args!("must have a token id below {vocabulary} as its key"),
             ));
         };
-        read.extend(biases.number(&name, -100.0, 100.0)?.map(|bias| (id, bias)));
+        if !seen.insert(id) {
+            let complaint = format_args!("names the token {id} a second time");
+            return Err(ApiError::field(bias.path(&name), complaint));
+        }
+        read.extend(bias.number(&name, -100.0, 100.0)?.map(|bias| (id, bias)));
     }
     Ok(read)
 }

@@ -6,6 +6,8 @@
 //! parameters of a function are enforced where it has `strict`, and wherever a
 //! call is required.
 
+use std::collections::HashSet;
+
 use lily_text::Format;
 use serde_json::Map;
 use serde_json::Value;
@@ -170,7 +172,7 @@ pub(crate) fn tool_choice(
             let mut choice = Fields::new(NAME, value)?;
             let read = match choice.string("type")?.as_deref() {
                 Some("function") => {
-                    ToolChoice::Named(function_name(&mut choice, tools.as_deref())?)
+                    ToolChoice::Named(function_name(&mut choice, &names(tools.as_deref()))?)
                 }
                 Some("allowed_tools") => allowed_tools(&mut choice, tools)?,
                 Some(other) => {
@@ -208,13 +210,21 @@ fn mode(field: &str, text: &str) -> Result<ToolChoice, ApiError> {
     }
 }
 
-/// `{"function": {"name": …}}`, the name being that of a tool.
-fn function_name(fields: &mut Fields, tools: Option<&[Value]>) -> Result<String, ApiError> {
+fn names(tools: Option<&[Value]>) -> HashSet<&str> {
+    tools.unwrap_or_default().iter().filter_map(name_of).collect()
+}
+
+fn name_of(tool: &Value) -> Option<&str> {
+    tool["function"]["name"].as_str()
+}
+
+/// `{"function": {"name": …}}`, the name being one of those offered.
+fn function_name(fields: &mut Fields, offered: &HashSet<&str>) -> Result<String, ApiError> {
     let path = fields.path("function");
     let function = fields.value("function").ok_or_else(|| missing(&path))?;
     let mut function = Fields::new(path, function)?;
     let name = function.string("name")?.ok_or_else(|| missing(function.path("name")))?;
-    if !tools.unwrap_or_default().iter().any(|tool| tool["function"]["name"] == *name) {
+    if !offered.contains(name.as_str()) {
         return Err(ApiError::field(
             function.path("name"),
             format_args!("is {name:?}, which is not one of the 'tools'"),
@@ -247,16 +257,17 @@ fn allowed_tools(
     if references.is_empty() {
         return Err(ApiError::field(list, "must not be empty"));
     }
-    let mut names = Vec::with_capacity(references.len());
+    let offered = names(tools.as_deref());
+    let mut chosen = HashSet::new();
     for (index, reference) in references.into_iter().enumerate() {
         let mut reference = Fields::new(format!("{list}[{index}]"), reference)?;
         expect_type_function(&mut reference)?;
-        names.push(function_name(&mut reference, tools.as_deref())?);
+        chosen.insert(function_name(&mut reference, &offered)?);
         reference.finish()?;
     }
     allowed.finish()?;
     if let Some(tools) = tools {
-        tools.retain(|tool| names.iter().any(|name| tool["function"]["name"] == **name));
+        tools.retain(|tool| name_of(tool).is_some_and(|name| chosen.contains(name)));
     }
     Ok(choice)
 }

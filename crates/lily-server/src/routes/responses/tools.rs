@@ -1,6 +1,9 @@
 //! The tools a request offers: what the model is told of them, and what a call
 //! of the model means to the client.
 
+use std::collections::HashMap;
+use std::collections::HashSet;
+
 use serde_json::Map;
 use serde_json::Value;
 use serde_json::json;
@@ -80,7 +83,7 @@ impl Tools {
     fn choose_by_name(&mut self, mut choice: Fields) -> Result<ToolChoice, ApiError> {
         let kind = choice.string("type")?.ok_or_else(|| missing(choice.path("type")))?;
         if kind != "allowed_tools" {
-            return self.named(choice, &kind).map(ToolChoice::Named);
+            return named(&self.kinds(), choice, &kind).map(ToolChoice::Named);
         }
         let mode_path = choice.path("mode");
         let chosen = match choice.string("mode")?.as_deref() {
@@ -97,36 +100,24 @@ impl Tools {
         if references.is_empty() {
             return Err(ApiError::field(path, "must not be empty"));
         }
-        let mut names = Vec::with_capacity(references.len());
+        let kinds = self.kinds();
+        let mut names = HashSet::new();
         for (index, reference) in references.into_iter().enumerate() {
             let mut reference = Fields::new(format!("{path}[{index}]"), reference)?;
             let kind = reference.string("type")?.ok_or_else(|| missing(reference.path("type")))?;
-            names.push(self.named(reference, &kind)?);
+            names.insert(named(&kinds, reference, &kind)?);
         }
         self.offered.retain(|tool| names.contains(&tool.full_name()));
         Ok(chosen)
     }
 
-    /// The tool that `fields` names, by the name under which the model knows it.
-    fn named(&self, mut fields: Fields, kind: &str) -> Result<String, ApiError> {
-        if !["function", "custom"].contains(&kind) {
-            return Err(ApiError::unsupported(
-                fields.path("type"),
-                format_args!("must be function, custom or allowed_tools, not {kind:?}"),
-            ));
+    /// Of each tool, by the name under which the model knows it, whether it is a custom one.
+    fn kinds(&self) -> HashMap<String, bool> {
+        let mut kinds = HashMap::with_capacity(self.offered.len());
+        for tool in &self.offered {
+            kinds.entry(tool.full_name()).or_insert(tool.custom);
         }
-        let path = fields.path("name");
-        let name = fields.string("name")?.ok_or_else(|| missing(&path))?;
-        let namespace = fields.string("namespace")?;
-        fields.finish()?;
-        let full = full_name(namespace.as_deref(), &name);
-        match self.find(&full).filter(|tool| tool.custom == (kind == "custom")) {
-            Some(_) => Ok(full),
-            None => {
-                let complaint = format!("is {full:?}, which is no {kind} tool of this request");
-                Err(ApiError::field(path, complaint))
-            }
-        }
+        kinds
     }
 
     /// What the template tells the model.
@@ -268,6 +259,30 @@ impl Offered {
     pub(super) fn full_name(&self) -> String {
         full_name(self.namespace.as_deref(), &self.name)
     }
+}
+
+/// The tool that `fields` names, by the name under which the model knows it.
+fn named(
+    kinds: &HashMap<String, bool>,
+    mut fields: Fields,
+    kind: &str,
+) -> Result<String, ApiError> {
+    if !["function", "custom"].contains(&kind) {
+        return Err(ApiError::unsupported(
+            fields.path("type"),
+            format_args!("must be function, custom or allowed_tools, not {kind:?}"),
+        ));
+    }
+    let path = fields.path("name");
+    let name = fields.string("name")?.ok_or_else(|| missing(&path))?;
+    let namespace = fields.string("namespace")?;
+    fields.finish()?;
+    let full = full_name(namespace.as_deref(), &name);
+    if kinds.get(&full) == Some(&(kind == "custom")) {
+        return Ok(full);
+    }
+    let complaint = format!("is {full:?}, which is no {kind} tool of this request");
+    Err(ApiError::field(path, complaint))
 }
 
 fn mode(field: &str, text: &str) -> Result<ToolChoice, ApiError> {
