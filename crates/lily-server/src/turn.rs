@@ -106,14 +106,17 @@ pub(crate) enum Finish {
     Length,
     /// The turn ended with at least one complete tool call.
     ToolCalls,
+    /// The model ended its turn inside its reasoning: there is no answer.
+    Unanswered,
 }
 
 impl Finish {
-    /// As OpenAI's API says it.
+    /// As OpenAI's API says it. That has no word for an answer that never came; `length` is the one
+    /// by which clients know that what they have is not all.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Finish::Stop => "stop",
-            Finish::Length => "length",
+            Finish::Length | Finish::Unanswered => "length",
             Finish::ToolCalls => "tool_calls",
         }
     }
@@ -351,6 +354,7 @@ impl<'a> Reader<'a> {
 
     fn finish(&mut self, reason: FinishReason) -> Finish {
         let _ = self.send_prompt();
+        let in_reasoning = self.parser.in_reasoning();
         if !self.complete {
             let rest = self.parser.finish_located();
             let _ = self.forward(rest);
@@ -359,6 +363,7 @@ impl<'a> Reader<'a> {
             _ if self.complete && self.finished_calls == 0 => Finish::Stop,
             FinishReason::Length if !self.complete => Finish::Length,
             _ if self.finished_calls > 0 => Finish::ToolCalls,
+            _ if in_reasoning && !self.complete => Finish::Unanswered,
             _ => Finish::Stop,
         };
         let _ = self.send(Event::Complete { choice: self.choice, finish });

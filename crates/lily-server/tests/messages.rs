@@ -157,6 +157,14 @@ async fn an_answer_cut_inside_thinking_keeps_its_thinking() {
 }
 
 #[tokio::test]
+async fn a_model_that_ends_its_turn_inside_thinking_has_not_ended_the_answer() {
+    let request = ask(json!({"thinking": {"type": "adaptive"}}));
+    let message = join(&both(Reply::Says, "Let me think", request).await);
+    assert_eq!(message["stop_reason"], "max_tokens");
+    assert_eq!(message["content"][0]["thinking"], "Let me think");
+}
+
+#[tokio::test]
 async fn a_call_that_was_cut_off_has_no_input() {
     let text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nLis";
     let request = ask(json!({"max_tokens": 1, "tools": weather_tool()}));

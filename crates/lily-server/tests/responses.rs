@@ -201,6 +201,15 @@ async fn an_answer_cut_by_the_limit_is_incomplete() {
 }
 
 #[tokio::test]
+async fn a_response_that_ends_inside_its_reasoning_is_incomplete() {
+    let response = both(Reply::Says, "I am done.", ask(json!({"reasoning": null}))).await;
+    assert_eq!(response.named_events().last().unwrap().0, "response.incomplete");
+    let response = last(&response);
+    assert_eq!(response["incomplete_details"], json!({"reason": "max_output_tokens"}));
+    assert_eq!(response["output"][0]["content"][0]["text"], "I am done.");
+}
+
+#[tokio::test]
 async fn a_call_that_was_cut_off_is_incomplete() {
     let text = "<tool_call>\n<function=get_weather>\n<parameter=city>\nLis";
     let request = ask(json!({"tools": weather_tool()}));

@@ -186,6 +186,27 @@ async fn an_answer_cut_inside_thinking_ends_with_length_and_keeps_its_reasoning(
 }
 
 #[tokio::test]
+async fn a_model_that_ends_its_turn_inside_thinking_has_not_answered() {
+    let request = chat(json!({"enable_thinking": true, "max_tokens": 400}));
+    for text in ["I am done.", "", "A call: <tool", "The end </thin"] {
+        let response = both(Reply::Says, text, request.clone()).await;
+        let (message, finish_reason, _) = join(&response.events());
+        assert_eq!((&message["content"], finish_reason), (&json!(""), json!("length")), "{text}");
+        let reasoning = message["reasoning_content"].as_str().unwrap_or_default();
+        assert!(text.starts_with(reasoning) && reasoning.is_empty() == text.is_empty(), "{text}");
+    }
+    // Whoever ends the reasoning and says nothing more has ended the turn.
+    let response = both(Reply::Says, "I am done.\n</think>\n\n", request.clone()).await;
+    assert_eq!(join(&response.events()).1, "stop");
+    // A call ends the reasoning.
+    let text: &str = Box::leak(format!("I call it. {WEATHER_CALL}").into_boxed_str());
+    let mut request = request;
+    request["tools"] = weather_tool();
+    let response = both(Reply::Says, text, request).await;
+    assert_eq!(join(&response.events()).1, "tool_calls");
+}
+
+#[tokio::test]
 async fn a_stop_string_ends_the_answer_and_does_not_show() {
     let request = chat(json!({"stop": "beta gamma"}));
     let response = both(Reply::Says, "alpha beta gamma delta", request).await;

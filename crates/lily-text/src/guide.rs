@@ -307,7 +307,7 @@ impl AnswerGuide {
                 Guided::Free | Guided::Without(_) => Ok(()),
             };
         }
-        let reasons = matches!(self.parser.stage(), Stage::Reasoning { .. });
+        let reasons = self.parser.in_reasoning();
         self.parser.push(token);
         let text = match self.tokenizer.token_bytes(token) {
             Some((bytes, false)) => bytes,

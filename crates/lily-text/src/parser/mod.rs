@@ -163,6 +163,12 @@ impl OutputParser {
         self.machine.position() + self.detokenizer.held()
     }
 
+    /// Whether what has come so far is reasoning that has not ended.
+    #[must_use]
+    pub fn in_reasoning(&self) -> bool {
+        matches!(self.stage(), Stage::Reasoning { .. })
+    }
+
     /// Where the answer stands.
     pub(crate) fn stage(&self) -> Stage<'_> {
         self.machine.stage()

@@ -194,6 +194,8 @@ impl Answer {
         let limited = self.form.max_tokens.is_some_and(|limit| outcome.completion_tokens >= limit);
         match outcome.finish {
             Finish::ToolCalls => ("tool_use", None),
+            // Of an answer that never came this alone says that something is missing.
+            Finish::Unanswered => ("max_tokens", None),
             Finish::Length if limited => ("max_tokens", None),
             Finish::Length => ("model_context_window_exceeded", None),
             Finish::Stop => {

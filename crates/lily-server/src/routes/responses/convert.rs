@@ -149,11 +149,13 @@ impl Answer {
     }
 
     fn finish(&mut self, outcome: Outcome) -> Vec<StreamEvent> {
+        // An answer that never came is incomplete, for which the API has this one reason that fits.
+        let incomplete = matches!(outcome.finish, Finish::Length | Finish::Unanswered);
         // A call that was cut off is still open, whatever ended the answer.
-        let cut = outcome.finish == Finish::Length || matches!(self.open, Some(Open::Call { .. }));
+        let cut = incomplete || matches!(self.open, Some(Open::Call { .. }));
         let mut events = self.end(if cut { Status::Incomplete } else { Status::Completed });
         self.response.usage = Some(usage(outcome));
-        if outcome.finish == Finish::Length {
+        if incomplete {
             self.response.status = Status::Incomplete;
             self.response.incomplete_details =
                 Some(IncompleteDetails { reason: "max_output_tokens" });
