@@ -220,3 +220,22 @@ async fn the_demo_model_goes_on_from_text_and_from_its_tokens_alike() {
     let likely = |logprob: &Value| logprob.as_f64().unwrap() <= 0.0;
     assert!(logprobs["token_logprobs"].as_array().unwrap().iter().all(likely));
 }
+
+#[tokio::test]
+async fn log_probabilities_are_the_same_numbers_in_both_forms_and_all_lists() {
+    let client = demo::start(options()).await;
+    let mut request =
+        json!({"prompt": "2 + 3 =", "temperature": 0, "max_tokens": 4, "logprobs": 1});
+    let whole = client.post(PATH, &request).await.json()["choices"][0]["logprobs"].clone();
+    let tokens = whole["tokens"].as_array().unwrap();
+    for (index, token) in tokens.iter().enumerate() {
+        let chosen = &whole["top_logprobs"][index][token.as_str().unwrap()];
+        assert_eq!(&whole["token_logprobs"][index], chosen);
+    }
+    request["stream"] = json!(true);
+    let events = client.post(PATH, &request).await.events();
+    for name in ["token_logprobs", "top_logprobs"] {
+        let parts = events.iter().filter_map(|e| e["choices"][0]["logprobs"][name].as_array());
+        assert_eq!(json!(parts.flatten().cloned().collect::<Vec<_>>()), whole[name], "{name}");
+    }
+}
