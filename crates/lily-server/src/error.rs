@@ -238,6 +238,9 @@ pub(crate) enum ApiError {
     /// The server is going down.
     #[error("the server is shutting down")]
     ShuttingDown,
+    /// What the request holds its answer to cannot be followed to the end.
+    #[error("the answer cannot be held to what the request asks for: {0}")]
+    Constraint(EngineError),
     /// Generation failed.
     #[error("generation failed: {0}")]
     Generate(GenerateError),
@@ -319,6 +322,9 @@ impl ApiError {
                 (StatusCode::BAD_REQUEST, REQUEST, Some("context_length_exceeded"))
             }
             ApiError::Sampling(_) => (StatusCode::BAD_REQUEST, REQUEST, Some("invalid_value")),
+            ApiError::Constraint(_) => {
+                (StatusCode::BAD_REQUEST, REQUEST, Some("constraint_too_complex"))
+            }
             ApiError::BodyUnreadable => (StatusCode::BAD_REQUEST, REQUEST, None),
             ApiError::BodyPause { .. } | ApiError::BodyTimeout { .. } => {
                 (StatusCode::REQUEST_TIMEOUT, REQUEST, Some("body_timeout"))
@@ -434,6 +440,9 @@ impl From<GenerateError> for ApiError {
             }
             GenerateError::Engine(EngineError::EmptyPrompt) => ApiError::PromptEmpty,
             GenerateError::Engine(EngineError::Sampling(error)) => ApiError::Sampling(error),
+            GenerateError::Engine(
+                error @ (EngineError::Guide { .. } | EngineError::NothingAllowed { .. }),
+            ) => ApiError::Constraint(error),
             error => ApiError::Generate(error),
         }
     }

@@ -372,3 +372,40 @@ async fn log_probabilities_of_a_guided_answer_are_those_of_what_was_allowed() {
         assert!((total - 1.0).abs() < 1e-4 && rivals.len() <= 5, "{token}");
     }
 }
+
+#[tokio::test]
+async fn a_form_that_becomes_too_complex_is_the_request_s_fault_in_every_api() {
+    let client = demo::start(options()).await;
+    // One state for each character left to come.
+    let schema = json!({
+        "type": "object",
+        "properties": {"a": {"type": "string", "minLength": 50_000}},
+        "required": ["a"],
+    });
+    let form = json!({"type": "json_schema", "name": "a", "schema": schema});
+    let anthropic = json!({"type": "json_schema", "schema": schema});
+    let messages = json!([{"role": "user", "content": "Hello!"}]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"guided_json": schema, "messages": messages})),
+        ("/v1/responses", json!({"input": "Hello!", "text": {"format": form}})),
+        (
+            "/v1/messages",
+            json!({"output_config": {"format": anthropic}, "messages": messages, "max_tokens": 2000}),
+        ),
+    ] {
+        let mut body = body;
+        body["temperature"] = json!(0);
+        let response = client.post(path, &body).await;
+        assert_eq!(response.status, 400, "{path}: {}", response.body);
+        assert_eq!(response.error("type"), "invalid_request_error", "{path}");
+        assert!(response.body.contains("cannot be held"), "{path}: {}", response.body);
+        body["stream"] = json!(true);
+        let stream = client.post(path, &body).await;
+        assert_eq!(stream.status, 200);
+        let last = stream.body.trim_end().rsplit("\n\n").next().unwrap();
+        assert!(last.contains("cannot be held"), "{path}: {last}");
+        assert!(!stream.body.contains("[DONE]"), "{path}");
+    }
+    let body = json!({"messages": messages, "enable_thinking": false, "max_tokens": 2});
+    assert_eq!(client.chat(&body).await.status, 200);
+}
