@@ -43,6 +43,8 @@ pub(crate) struct Record {
     pub(crate) cancel: CancelToken,
     pub(crate) timeouts: Timeouts,
     pub(crate) arrival: Instant,
+    /// Before it the request was prepared.
+    queued: Instant,
     started: OnceLock<Instant>,
     first_token: OnceLock<Instant>,
     prefilled: AtomicUsize,
@@ -55,12 +57,13 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    pub(crate) fn new(ticket: u64, timeouts: Timeouts) -> Record {
+    pub(crate) fn new(ticket: u64, timeouts: Timeouts, arrival: Instant) -> Record {
         Record {
             ticket,
             cancel: CancelToken::new(),
             timeouts,
-            arrival: Instant::now(),
+            arrival,
+            queued: Instant::now(),
             started: OnceLock::new(),
             first_token: OnceLock::new(),
             prefilled: AtomicUsize::new(0),
@@ -75,7 +78,7 @@ impl Record {
 
     /// The worker has taken the job up; gives how long it waited.
     pub(crate) fn start(&self) -> Duration {
-        self.started.get_or_init(Instant::now).duration_since(self.arrival)
+        self.started.get_or_init(Instant::now).duration_since(self.queued)
     }
 
     pub(crate) fn prefill(&self, done: usize, total: usize) {
@@ -145,11 +148,12 @@ pub(crate) struct Events {
 /// Both ends of a job's channel, in which at most `limit` events wait.
 pub(crate) fn channel(record: Arc<Record>, worker: Worker, limit: usize) -> (EventSender, Events) {
     let (sender, receiver) = mpsc::channel(limit.clamp(1, Semaphore::MAX_PERMITS));
-    let at = |limit: Option<Duration>| {
-        let end = limit.and_then(|limit| record.arrival.checked_add(limit));
+    let at = |from: Instant, limit: Option<Duration>| {
+        let end = limit.and_then(|limit| from.checked_add(limit));
         end.map(|end| Box::pin(tokio::time::sleep_until(end.into())))
     };
-    let (queue_timeout, deadline) = (at(record.timeouts.queue), at(record.timeouts.request));
+    let queue_timeout = at(record.queued, record.timeouts.queue);
+    let deadline = at(record.arrival, record.timeouts.request);
     let sender = EventSender { sender, record: Arc::clone(&record) };
     (sender, Events { receiver, record, worker, queue_timeout, deadline, ended: false })
 }
@@ -303,7 +307,7 @@ impl LastOutcome {
 
     /// How long the job waited for its turn.
     pub(crate) fn waited(&self) -> Option<Duration> {
-        self.0.started.get().map(|started| started.duration_since(self.0.arrival))
+        self.0.started.get().map(|started| started.duration_since(self.0.queued))
     }
 
     /// How long the job's first token took from its arrival.

@@ -165,7 +165,7 @@ impl Metrics {
         lily.register("worker_state", "1 for the state the worker is in", self.state.clone());
         lily.register("connections", "Open connections", self.connections.clone());
         for (name, help, histogram) in [
-            ("queue_time", "From arrival to the first step", &self.queue_time),
+            ("queue_time", "From entering the queue to the first step", &self.queue_time),
             ("time_to_first_token", "From arrival to the first token", &self.first_token),
             ("inter_token_latency", "From a token to the next", &self.inter_token),
             ("request_duration", "From arrival to the last byte of the answer", &self.duration),

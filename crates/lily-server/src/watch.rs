@@ -26,7 +26,7 @@ pub(crate) struct Watched<G> {
 impl<G> Watched<G> {
     pub(crate) fn new(generator: G, metrics: Arc<Metrics>) -> Watched<G> {
         // Stands for no job; the first one takes its place.
-        let record = Arc::new(Record::new(0, Default::default()));
+        let record = Arc::new(Record::new(0, Default::default(), Instant::now()));
         Watched { generator, metrics, record }
     }
 

@@ -236,8 +236,8 @@ impl Worker {
         &self.shared.metrics
     }
 
-    /// Puts a turn into the queue.
-    pub(crate) fn submit(&self, turn: Turn) -> Result<Events, ApiError> {
+    /// Puts a turn into the queue, whose request arrived at `arrival`.
+    pub(crate) fn submit(&self, turn: Turn, arrival: Instant) -> Result<Events, ApiError> {
         let mut queue = self.shared.lock();
         match queue.status {
             Status::Loading | Status::Ready => {}
@@ -250,7 +250,7 @@ impl Worker {
             return Err(ApiError::QueueFull { waiting, retry_seconds: queue.retry_seconds() });
         }
         queue.ticket += 1;
-        let record = Arc::new(Record::new(queue.ticket, self.shared.timeouts));
+        let record = Arc::new(Record::new(queue.ticket, self.shared.timeouts, arrival));
         let (sender, events) =
             job::channel(Arc::clone(&record), self.clone(), self.shared.stream_events);
         queue.waiting.push_back(Job { turn, events: sender, record });
@@ -315,7 +315,7 @@ mod tests {
     use super::*;
 
     fn queue(recent: Option<u64>, elapsed: u64) -> Queue {
-        let record = Arc::new(Record::new(1, Timeouts::default()));
+        let record = Arc::new(Record::new(1, Timeouts::default(), Instant::now()));
         let since = Instant::now().checked_sub(Duration::from_secs(elapsed)).unwrap();
         Queue {
             waiting: VecDeque::new(),

@@ -203,3 +203,21 @@ async fn what_one_answer_leaves_half_does_not_show_in_the_next() {
     assert_eq!(content, text);
     assert!(deltas.iter().all(|delta| delta.get("tool_calls").is_none()));
 }
+
+#[tokio::test]
+async fn the_time_of_a_request_begins_before_it_is_prepared() {
+    let options = ServerOptions { request_timeout: Some(Duration::from_nanos(1)), ..options() };
+    let server = TestServer::with_options(options, Vec::new()).await;
+    let messages = json!([{"role": "user", "content": "word ".repeat(100_000)}]);
+    for (path, body) in [
+        ("/v1/chat/completions", json!({"messages": messages})),
+        ("/v1/completions", json!({"prompt": "word ".repeat(100_000)})),
+        ("/v1/messages", json!({"messages": messages, "max_tokens": 1})),
+        ("/v1/responses", json!({"input": messages})),
+        ("/tokenize", json!({"messages": messages})),
+    ] {
+        let response = server.client.post(path, &body).await;
+        assert_eq!(response.status, 504, "{path}: {}", response.body);
+    }
+    assert_eq!(server.calls.try_iter().count(), 0);
+}

@@ -12,7 +12,9 @@ pub(crate) mod page;
 mod responses;
 mod tokenize;
 
+use std::num::NonZero;
 use std::sync::Arc;
+use std::time::Instant;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
@@ -21,6 +23,8 @@ use axum::http::Method;
 use axum::http::Uri;
 use axum::routing::get;
 use axum::routing::post;
+use tokio::sync::Semaphore;
+use tokio::time::timeout;
 
 use crate::error::ApiError;
 use crate::error::ServerError;
@@ -42,6 +46,8 @@ struct Shared {
     front: Front,
     model: Model,
     started: u64,
+    /// Who may prepare a request now.
+    preparing: Arc<Semaphore>,
 }
 
 impl AppState {
@@ -75,7 +81,9 @@ impl AppState {
     {
         let worker = Worker::spawn(start, &front.options, Arc::clone(&front.metrics))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let shared = Shared { front, model, started: now.as_secs() };
+        let at_once = std::thread::available_parallelism().map_or(1, NonZero::get).max(2);
+        let preparing = Arc::new(Semaphore::new(at_once));
+        let shared = Shared { front, model, started: now.as_secs(), preparing };
         Ok(AppState { shared: Arc::new(shared), worker })
     }
 
@@ -99,6 +107,44 @@ impl AppState {
     pub(crate) fn worker(&self) -> &Worker {
         &self.worker
     }
+
+    /// Runs what is done for a request before it enters the queue. Validating copies messages,
+    /// rendering tokenises them and constraints are compiled: up to seconds, and much memory, so
+    /// that only some requests are prepared at once, away from the threads that answer others. The
+    /// time counts towards that of the request.
+    ///
+    /// # Errors
+    /// Those of `work`, or [`ApiError::Deadline`].
+    pub(crate) async fn prepare<T, F>(&self, work: F) -> Result<Prepared<T>, ApiError>
+    where
+        T: Send + 'static,
+        F: FnOnce(&Model) -> Result<T, ApiError> + Send + 'static,
+    {
+        let arrival = Instant::now();
+        let state = self.clone();
+        let prepared = async move {
+            let preparing = Arc::clone(&state.shared.preparing).acquire_owned().await;
+            let task = tokio::task::spawn_blocking(move || {
+                // Until the work is done, even if nobody waits for it any more.
+                let _preparing = preparing;
+                work(state.model())
+            });
+            task.await.map_err(|error| ApiError::Internal(error.to_string()))?
+        };
+        let value = match self.options().request_timeout {
+            None => prepared.await?,
+            Some(limit) => timeout(limit, prepared)
+                .await
+                .map_err(|_| ApiError::Deadline { seconds: limit.as_secs_f64().ceil() as u64 })??,
+        };
+        Ok(Prepared { arrival, value })
+    }
+}
+
+/// What has been made of a request, and when the server began with it.
+pub(crate) struct Prepared<T> {
+    pub(crate) arrival: Instant,
+    pub(crate) value: T,
 }
 
 /// All routes of the server.

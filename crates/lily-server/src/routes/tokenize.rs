@@ -38,12 +38,10 @@ pub(crate) async fn tokenize(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Tokenized>, ApiError> {
-    let model = state.model().clone();
-    let tokenized = tokio::task::spawn_blocking(move || read(body, &model));
-    tokenized.await.map_err(|error| ApiError::Internal(error.to_string()))?.map(Json)
+    Ok(Json(state.prepare(move |model| encode(body, model)).await?.value))
 }
 
-fn read(body: Value, model: &Model) -> Result<Tokenized, ApiError> {
+fn encode(body: Value, model: &Model) -> Result<Tokenized, ApiError> {
     let mut fields = Fields::new("", body)?;
     // Ignored: one model is loaded.
     fields.string("model")?;
@@ -102,12 +100,16 @@ pub(crate) async fn detokenize(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<Detokenized>, ApiError> {
+    Ok(Json(state.prepare(move |model| decode(body, model)).await?.value))
+}
+
+fn decode(body: Value, model: &Model) -> Result<Detokenized, ApiError> {
     let mut fields = Fields::new("", body)?;
     // Ignored: one model is loaded.
     fields.string("model")?;
     let values = fields.array("tokens")?.ok_or_else(|| missing("tokens"))?;
     fields.finish()?;
-    let tokenizer = &state.model().tokenizer;
+    let tokenizer = &model.tokenizer;
     let tokens = tokens::token_ids("tokens", values, tokenizer.len())?;
-    Ok(Json(Detokenized { prompt: tokenizer.decode(&tokens, false) }))
+    Ok(Detokenized { prompt: tokenizer.decode(&tokens, false) })
 }

@@ -11,8 +11,10 @@ use axum::response::Response;
 
 use crate::error::ApiError;
 use crate::middleware::body::JsonBody;
+use crate::model::Model;
 use crate::request;
 use crate::routes::AppState;
+use crate::routes::Prepared;
 use crate::routes::openai::Envelope;
 use crate::sse;
 
@@ -28,10 +30,7 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let model = state.model().clone();
-    // Validating copies messages and rendering tokenises them: up to a second
-    // for a full context.
-    let prepared = tokio::task::spawn_blocking(move || {
+    let prepare = move |model: &Model| {
         let asked = validate::validate(body, model.tokenizer.len())?;
         let form = Form {
             stream: asked.stream,
@@ -39,10 +38,10 @@ pub(crate) async fn create(
             include_usage: asked.include_usage,
             with_logprobs: asked.logprobs.is_some(),
         };
-        request::turn(asked, &model).map(|turn| (turn, form))
-    });
-    let (turn, form) = prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
-    let events = state.worker().submit(turn)?;
+        request::turn(asked, model).map(|turn| (turn, form))
+    };
+    let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
+    let events = state.worker().submit(turn, arrival)?;
     let outcome = events.outcome();
     let envelope = Envelope::new("chatcmpl-", &state.options().model_name);
     let mut response = if form.stream {

@@ -18,6 +18,7 @@ use crate::middleware::body::JsonBody;
 use crate::model::Model;
 use crate::request::sampling;
 use crate::routes::AppState;
+use crate::routes::Prepared;
 use crate::routes::openai::Envelope;
 use crate::sse;
 use crate::turn::Turn;
@@ -40,13 +41,12 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let model = state.model().clone();
-    // Tokenising takes a while for long prompts.
-    let prepared = tokio::task::spawn_blocking(move || {
-        prepare(validate::validate(body, model.tokenizer.len())?, &model)
-    });
-    let (turn, form) = prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
-    let events = state.worker().submit(turn)?;
+    let prepare = move |model: &Model| {
+        let asked = validate::validate(body, model.tokenizer.len())?;
+        turn(asked, model)
+    };
+    let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
+    let events = state.worker().submit(turn, arrival)?;
     let outcome = events.outcome();
     let envelope = Envelope::new("cmpl-", &state.options().model_name);
     let mut response = if form.stream {
@@ -60,7 +60,7 @@ pub(crate) async fn create(
     Ok(response)
 }
 
-fn prepare(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), ApiError> {
+fn turn(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), ApiError> {
     let n = request.n;
     let mut prompts = Vec::with_capacity(request.prompts.len());
     let mut echo = Vec::with_capacity(request.prompts.len() * n);

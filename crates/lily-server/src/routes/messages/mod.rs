@@ -13,8 +13,10 @@ use axum::response::Response;
 
 use crate::error::ApiError;
 use crate::middleware::body::JsonBody;
+use crate::model::Model;
 use crate::request;
 use crate::routes::AppState;
+use crate::routes::Prepared;
 use crate::sse;
 use types::TokenCount;
 use validate::Purpose;
@@ -23,12 +25,11 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let model = state.model().clone();
     let name = state.options().model_name.clone();
-    let prepared = tokio::task::spawn_blocking(move || {
+    let prepare = move |model: &Model| {
         let asked = validate::validate(body, Purpose::Answer)?;
         let (stream, omit_thinking) = (asked.chat.stream, asked.omit_thinking);
-        let turn = request::turn(asked.chat, &model)?;
+        let turn = request::turn(asked.chat, model)?;
         let form = convert::Form {
             model: name,
             prompt_tokens: turn.prompts.iter().map(Vec::len).sum(),
@@ -37,10 +38,9 @@ pub(crate) async fn create(
             omit_thinking,
         };
         Ok::<_, ApiError>((turn, form, stream))
-    });
-    let (turn, form, stream) =
-        prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
-    let events = state.worker().submit(turn)?;
+    };
+    let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
+    let events = state.worker().submit(turn, arrival)?;
     let outcome = events.outcome();
     let mut response = if stream {
         sse::response(events, convert::Answer::new(form), state.options().keep_alive)
@@ -56,11 +56,10 @@ pub(crate) async fn count_tokens(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<TokenCount>, ApiError> {
-    let model = state.model().clone();
-    let counted = tokio::task::spawn_blocking(move || {
+    let count = move |model: &Model| {
         let asked = validate::validate(body, Purpose::Count)?;
-        request::count(asked.chat, &model)
-    });
-    let input_tokens = counted.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+        request::count(asked.chat, model)
+    };
+    let input_tokens = state.prepare(count).await?.value;
     Ok(Json(TokenCount { input_tokens }))
 }

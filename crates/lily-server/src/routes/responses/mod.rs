@@ -16,8 +16,10 @@ use axum::response::Response;
 
 use crate::error::ApiError;
 use crate::middleware::body::JsonBody;
+use crate::model::Model;
 use crate::request;
 use crate::routes::AppState;
+use crate::routes::Prepared;
 use crate::sse;
 use types::TokenCount;
 
@@ -25,20 +27,18 @@ pub(crate) async fn create(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Response, ApiError> {
-    let model = state.model().clone();
     let name = state.options().model_name.clone();
-    let prepared = tokio::task::spawn_blocking(move || {
+    let prepare = move |model: &Model| {
         let asked = validate::validate(body, model.tokenizer.len())?;
         let validate::Asked { chat, tools, include, mut echo } = asked;
         let stream = chat.stream;
-        let turn = request::turn(chat, &model)?;
+        let turn = request::turn(chat, model)?;
         echo.temperature = turn.options.sampling.temperature;
         echo.top_p = turn.options.sampling.top_p;
         Ok::<_, ApiError>((turn, convert::Form { model: name, echo, tools, include }, stream))
-    });
-    let (turn, form, stream) =
-        prepared.await.map_err(|error| ApiError::Internal(error.to_string()))??;
-    let events = state.worker().submit(turn)?;
+    };
+    let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
+    let events = state.worker().submit(turn, arrival)?;
     let outcome = events.outcome();
     let mut response = if stream {
         sse::response(events, convert::Answer::new(form), state.options().keep_alive)
@@ -55,12 +55,11 @@ pub(crate) async fn count_tokens(
     State(state): State<AppState>,
     JsonBody(body): JsonBody,
 ) -> Result<Json<TokenCount>, ApiError> {
-    let model = state.model().clone();
-    let counted = tokio::task::spawn_blocking(move || {
+    let count = move |model: &Model| {
         let asked = validate::validate(body, model.tokenizer.len())?;
-        request::count(asked.chat, &model)
-    });
-    let input_tokens = counted.await.map_err(|error| ApiError::Internal(error.to_string()))??;
+        request::count(asked.chat, model)
+    };
+    let input_tokens = state.prepare(count).await?.value;
     Ok(Json(TokenCount { object: "response.input_tokens", input_tokens }))
 }
 
