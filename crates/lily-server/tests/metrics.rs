@@ -164,6 +164,9 @@ async fn sixty_short_requests_leave_the_memory_flat() {
             json!({"messages": messages, "max_tokens": 8, "stream": number.is_multiple_of(2)});
         assert_eq!(client.chat(&chat(body)).await.status, 200);
     };
+    // What all grammars share is made beside the first requests, and belongs to none of them.
+    let guided = json!({"guided_choice": ["a"], "max_tokens": 8});
+    assert_eq!(client.chat(&chat(guided)).await.status, 200);
     for number in 0..20 {
         ask(number).await;
     }
