@@ -37,6 +37,11 @@ pub(crate) struct Constraints {
 }
 
 impl Constraints {
+    /// Whether there is nothing to make ready. Tools alone may ask for it: by `strict`.
+    pub(crate) fn are_empty(&self, tools: Option<&[Value]>) -> bool {
+        *self == Constraints::default() && tools.is_none()
+    }
+
     /// Makes them ready; `None` if they leave everything to the model. Takes a while: not for an
     /// async thread.
     pub(crate) fn plan(

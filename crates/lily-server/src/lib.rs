@@ -37,7 +37,9 @@
 //! that leaves ends its request within one step, whether it waits, is in prefill
 //! or reads a stream. The worker never waits for a client: what a slow one leaves
 //! unread is bounded in number and in time, and so is every other thing a client
-//! may hold on to ([`Limits`]).
+//! may hold on to ([`Limits`]). What a request takes before it enters the queue is
+//! done beside the threads that answer, counts towards its time, and what compiles
+//! a form or strict tools does so two at a time.
 
 #![forbid(unsafe_code)]
 

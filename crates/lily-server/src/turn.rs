@@ -27,6 +27,7 @@ use crate::error::ApiError;
 use crate::generator::GenerateError;
 use crate::generator::Generator;
 use crate::generator::Step;
+use crate::guide::Constraints;
 use crate::guide::engine_guide;
 use crate::job::EventSender;
 
@@ -44,7 +45,9 @@ pub(crate) struct Turn {
     pub(crate) starts_in_thinking: bool,
     pub(crate) tools: Option<Vec<Value>>,
     pub(crate) stop: Vec<String>,
-    /// What the answer is held to, if anything.
+    /// What the answer is held to.
+    pub(crate) constraints: Constraints,
+    /// The same made ready by [`Turn::compile`]; `None` if it leaves everything to the model.
     pub(crate) plan: Option<AnswerPlan>,
     /// End the turn after the first complete tool call.
     pub(crate) single_tool_call: bool,
@@ -148,6 +151,16 @@ pub(crate) struct TokenText(pub(crate) Vec<u8>);
 pub(crate) struct GeneratorLost;
 
 impl Turn {
+    /// Makes the constraints ready. Takes a while: not for an async thread.
+    ///
+    /// # Errors
+    /// One of them cannot be kept.
+    pub(crate) fn compile(mut self) -> Result<Turn, ApiError> {
+        let Turn { tokenizer, tools, single_tool_call, .. } = &self;
+        self.plan = self.constraints.plan(tokenizer, tools.as_deref(), *single_tool_call)?;
+        Ok(self)
+    }
+
     /// Runs the turn and sends all that happens; ends early when nobody listens.
     ///
     /// # Errors

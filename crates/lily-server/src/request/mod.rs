@@ -46,7 +46,7 @@ pub(crate) struct ChatRequest {
     pub(crate) include_usage: bool,
 }
 
-/// Renders the prompt and gathers what the worker needs. Takes a while for long
+/// Renders the prompt and gathers what the worker needs but for the compiled constraints. Takes a while for long
 /// conversations: not for an async thread.
 pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError> {
     let ChatRequest {
@@ -70,7 +70,6 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
     if continues {
         constraints.check_continuation()?;
     }
-    let plan = constraints.plan(&model.tokenizer, tools.as_deref(), single_tool_call)?;
     let prompt = match continues {
         true => model.continuation(&messages, tools.as_deref(), &template_kwargs)?,
         false => model.prompt(&messages, tools.as_deref(), &template_kwargs)?,
@@ -91,7 +90,8 @@ pub(crate) fn turn(request: ChatRequest, model: &Model) -> Result<Turn, ApiError
         starts_in_thinking: prompt.starts_in_thinking,
         tools,
         stop,
-        plan,
+        constraints,
+        plan: None,
         single_tool_call,
     })
 }

@@ -12,7 +12,6 @@ pub(crate) mod page;
 mod responses;
 mod tokenize;
 
-use std::num::NonZero;
 use std::sync::Arc;
 use std::time::Instant;
 use std::time::SystemTime;
@@ -33,7 +32,13 @@ use crate::generator::Generator;
 use crate::model::Model;
 use crate::options::ServerOptions;
 use crate::site::Front;
+use crate::turn::Turn;
+use crate::worker::Events;
 use crate::worker::Worker;
+
+/// Constraints that are compiled at once: most take milliseconds, hostile ones up to a second of a
+/// processor and tens of megabytes. Requests without any do not wait for them.
+const COMPILED_AT_ONCE: usize = 2;
 
 /// What every request handler sees; cheap to clone.
 #[derive(Clone)]
@@ -46,8 +51,8 @@ struct Shared {
     front: Front,
     model: Model,
     started: u64,
-    /// Who may prepare a request now.
-    preparing: Arc<Semaphore>,
+    /// Who may compile constraints now.
+    compiling: Arc<Semaphore>,
 }
 
 impl AppState {
@@ -81,9 +86,8 @@ impl AppState {
     {
         let worker = Worker::spawn(start, &front.options, Arc::clone(&front.metrics))?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-        let at_once = std::thread::available_parallelism().map_or(1, NonZero::get).max(2);
-        let preparing = Arc::new(Semaphore::new(at_once));
-        let shared = Shared { front, model, started: now.as_secs(), preparing };
+        let compiling = Arc::new(Semaphore::new(COMPILED_AT_ONCE));
+        let shared = Shared { front, model, started: now.as_secs(), compiling };
         Ok(AppState { shared: Arc::new(shared), worker })
     }
 
@@ -108,10 +112,9 @@ impl AppState {
         &self.worker
     }
 
-    /// Runs what is done for a request before it enters the queue. Validating copies messages,
-    /// rendering tokenises them and constraints are compiled: up to seconds, and much memory, so
-    /// that only some requests are prepared at once, away from the threads that answer others. The
-    /// time counts towards that of the request.
+    /// Runs what is done for a request before it enters the queue, away from the threads that answer
+    /// others: validating copies messages and rendering tokenises them, which takes up to a second
+    /// for a full context. The time counts towards that of the request.
     ///
     /// # Errors
     /// Those of `work`, or [`ApiError::Deadline`].
@@ -122,23 +125,49 @@ impl AppState {
     {
         let arrival = Instant::now();
         let state = self.clone();
-        let prepared = async move {
-            let preparing = Arc::clone(&state.shared.preparing).acquire_owned().await;
-            let task = tokio::task::spawn_blocking(move || {
-                // Until the work is done, even if nobody waits for it any more.
-                let _preparing = preparing;
-                work(state.model())
-            });
-            task.await.map_err(|error| ApiError::Internal(error.to_string()))?
-        };
-        let value = match self.options().request_timeout {
-            None => prepared.await?,
-            Some(limit) => timeout(limit, prepared)
-                .await
-                .map_err(|_| ApiError::Deadline { seconds: limit.as_secs_f64().ceil() as u64 })??,
-        };
+        let value = self.in_time(arrival, blocking(move || work(state.model()))).await?;
         Ok(Prepared { arrival, value })
     }
+
+    /// Compiles what the answer is held to, and puts the turn into the queue.
+    ///
+    /// # Errors
+    /// The constraints cannot be kept, the time of the request is over, or there is no place.
+    pub(crate) async fn submit(&self, turn: Turn, arrival: Instant) -> Result<Events, ApiError> {
+        if turn.constraints.are_empty(turn.tools.as_deref()) {
+            return self.worker.submit(turn, arrival);
+        }
+        let compiling = Arc::clone(&self.shared.compiling);
+        let compiled = async move {
+            let permit = compiling.acquire_owned().await;
+            blocking(move || {
+                // Until the work is done, even if nobody waits for it any more.
+                let _permit = permit;
+                turn.compile()
+            })
+            .await
+        };
+        let turn = self.in_time(arrival, compiled).await?;
+        self.worker.submit(turn, arrival)
+    }
+
+    async fn in_time<T>(
+        &self,
+        arrival: Instant,
+        work: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        let Some(limit) = self.options().request_timeout else { return work.await };
+        let left = limit.saturating_sub(arrival.elapsed());
+        let late = |_| ApiError::Deadline { seconds: limit.as_secs_f64().ceil() as u64 };
+        timeout(left, work).await.map_err(late)?
+    }
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let done = tokio::task::spawn_blocking(work).await;
+    done.map_err(|error| ApiError::Internal(error.to_string()))?
 }
 
 /// What has been made of a request, and when the server began with it.

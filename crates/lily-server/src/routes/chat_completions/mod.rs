@@ -41,7 +41,7 @@ pub(crate) async fn create(
         request::turn(asked, model).map(|turn| (turn, form))
     };
     let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
-    let events = state.worker().submit(turn, arrival)?;
+    let events = state.submit(turn, arrival).await?;
     let outcome = events.outcome();
     let envelope = Envelope::new("chatcmpl-", &state.options().model_name);
     let mut response = if form.stream {

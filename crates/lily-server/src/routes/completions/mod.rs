@@ -14,6 +14,7 @@ use lily_engine::GenerateOptions;
 use self::validate::CompletionRequest;
 use self::validate::Prompt;
 use crate::error::ApiError;
+use crate::guide::Constraints;
 use crate::middleware::body::JsonBody;
 use crate::model::Model;
 use crate::request::sampling;
@@ -46,7 +47,7 @@ pub(crate) async fn create(
         turn(asked, model)
     };
     let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
-    let events = state.worker().submit(turn, arrival)?;
+    let events = state.submit(turn, arrival).await?;
     let outcome = events.outcome();
     let envelope = Envelope::new("cmpl-", &state.options().model_name);
     let mut response = if form.stream {
@@ -104,6 +105,7 @@ fn turn(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), ApiEr
             prompt_logprobs,
         },
         plain: true,
+        constraints: Constraints::default(),
         plan: None,
         starts_in_thinking: false,
         tools: None,

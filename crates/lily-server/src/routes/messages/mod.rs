@@ -40,7 +40,7 @@ pub(crate) async fn create(
         Ok::<_, ApiError>((turn, form, stream))
     };
     let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
-    let events = state.worker().submit(turn, arrival)?;
+    let events = state.submit(turn, arrival).await?;
     let outcome = events.outcome();
     let mut response = if stream {
         sse::response(events, convert::Answer::new(form), state.options().keep_alive)

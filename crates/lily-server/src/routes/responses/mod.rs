@@ -38,7 +38,7 @@ pub(crate) async fn create(
         Ok::<_, ApiError>((turn, convert::Form { model: name, echo, tools, include }, stream))
     };
     let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
-    let events = state.worker().submit(turn, arrival)?;
+    let events = state.submit(turn, arrival).await?;
     let outcome = events.outcome();
     let mut response = if stream {
         sse::response(events, convert::Answer::new(form), state.options().keep_alive)
