@@ -34,10 +34,8 @@ impl Server {
         while !ready.contains("serving ") {
             if flags.contains(&"--log-format=json") && !ready.is_empty() {
                 let line: serde_json::Value = serde_json::from_str(&ready).unwrap();
-                assert_eq!(
-                    (&line["level"], &line["message"]),
-                    (&"INFO".into(), &"loading lily-demo".into())
-                );
+                assert_eq!(line["level"], "INFO");
+                assert_eq!(line["message"], "loading lily-demo");
                 assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
             }
             ready.clear();
