@@ -218,6 +218,7 @@ visit("settings reach the server, and those it would refuse are refused here", a
   await dialog.getByLabel("Think before answering").uncheck();
   assert.ok(await dialog.getByLabel("Thinking budget, in tokens").isDisabled());
   await dialog.getByRole("button", { name: "Save" }).click();
+  assert.equal(await page.evaluate(() => document.activeElement.id), "input");
   await visitor.ask("What is the capital of Japan?");
   const [{ messages, model, ...fields }] = gate.asked;
   assert.equal(model, "lily-demo");
@@ -258,8 +259,13 @@ visit("the calls of tools are shown, and take their results", async (visitor, ga
   await visitor.ask("What is the weather in Lisbon?");
   const call = visitor.answer().getByRole("region", { name: "Tool call get_weather" });
   assert.deepEqual(JSON.parse(await text(call.locator("pre"))), { city: "Lisbon" });
-  await call.getByLabel("Result of get_weather").fill('{"temperature": 21, "condition": "sunny"}');
-  await page.getByRole("button", { name: "Send results" }).click();
+  const result = call.getByLabel("Result of get_weather");
+  await until(() => result.evaluate((field) => field === document.activeElement), "the focus in the result");
+  await result.fill('{"temperature": 21,');
+  await page.keyboard.press("End");
+  await page.keyboard.press("Enter");
+  await page.keyboard.type('"condition": "sunny"}');
+  await page.keyboard.press("Control+Enter");
   await until(() => gate.asked.length === 2, "the second request");
   await visitor.done();
   assert.deepEqual(gate.asked[1].messages.map(({ role }) => role), ["user", "assistant", "tool"]);

@@ -26,8 +26,8 @@ export class Chat {
   /**
    * `list` is the element for the messages. `hooks`: `markdown`,
    * `announce(text)`, `settings()`, `key()`, `model()`, `context()`,
-   * `changed(chat)` after each change, `edit(text)`, `failed(failure)`, and
-   * `unsaved()` when the browser does not keep the conversation.
+   * `changed(chat)` after each change, `edit(text)`, `failed(failure)`,
+   * `resultsWanted(field)` when an answer calls tools, and `unsaved()` when the browser does not keep the conversation.
    */
   constructor(list, hooks) {
     this.#list = list;
@@ -127,6 +127,7 @@ export class Chat {
     view.finish();
     this.#settle();
     this.#save();
+    if (view.resultField) this.#hooks.resultsWanted(view.resultField);
     this.#readOut(message);
     if (failure) this.#hooks.failed(failure);
   }

@@ -2,14 +2,17 @@
 //
 // A message is one of
 //   { role: "user", content }
-//   { role: "assistant", content, reasoning, calls, finish, usage, timing, failure }
+//   { role: "assistant", content, reasoning, calls, finish, usage, speed, timing, failure }
 // with `calls` of { index, id, name, arguments, result }, `finish` null until
 // the server says why the answer ended ("stop", "length", "tool_calls"; this
-// page adds "aborted"), `usage` as the server counts, `timing` in milliseconds
-// since the request was sent, and `failure` of { title, detail }.
+// page adds "aborted"), `usage` as the server counts, `speed` as it measured, in
+// tokens per second, `timing` in milliseconds since the request was sent, and `failure` of { title, detail }.
 
 /** Calls an answer may hold before the rest is dropped: a broken server must not fill memory. */
 const MAX_CALLS = 128;
+
+/** Milliseconds of an answer below which a speed says nothing: chunks may have come in one piece. */
+const SHORTEST = 50;
 
 export function userMessage(content) {
   return { role: "user", content };
@@ -23,6 +26,7 @@ export function assistantMessage() {
     calls: [],
     finish: null,
     usage: null,
+    speed: null,
     timing: { first: null, last: null, thought: null },
     failure: null,
   };
@@ -34,6 +38,7 @@ export function assistantMessage() {
  */
 export function applyChunk(message, chunk, at) {
   if (chunk.usage) message.usage = readUsage(chunk.usage);
+  if (chunk.timings) message.speed = readSpeed(chunk.timings);
   const choice = chunk.choices?.[0];
   if (!choice) return;
   const delta = choice.delta ?? {};
@@ -79,6 +84,10 @@ function readUsage(usage) {
   };
 }
 
+function readSpeed({ predicted_per_second: speed, predicted_ms: time }) {
+  return Number.isFinite(speed) && speed > 0 && time >= SHORTEST ? speed : null;
+}
+
 function count(value) {
   return Number.isSafeInteger(value) && value >= 0 ? value : 0;
 }
@@ -108,13 +117,15 @@ export function waitsForResults(message) {
 }
 
 /**
- * Tokens per second after the first one, or null where too little is known. As
- * this page saw them arrive: what the network does is in it.
+ * Tokens per second after the first one, or null where too little is known: as
+ * the server measured them, or else as this page saw them arrive, with what the
+ * network does.
  */
 export function tokensPerSecond(message) {
+  if (message.speed !== null) return message.speed;
   const { first, last } = message.timing;
   const tokens = message.usage?.completion ?? 0;
-  if (first === null || last - first <= 0 || tokens < 2) return null;
+  if (first === null || last - first < SHORTEST || tokens < 2) return null;
   return ((tokens - 1) * 1000) / (last - first);
 }
 
@@ -145,6 +156,7 @@ function restoreMessage(saved) {
       message.usage[key] = count(saved.usage[key]);
     }
   }
+  if (Number.isFinite(saved.speed) && saved.speed > 0) message.speed = saved.speed;
   for (const key of ["first", "last", "thought"]) {
     const value = saved.timing?.[key];
     if (Number.isFinite(value)) message.timing[key] = value;

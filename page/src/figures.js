@@ -20,7 +20,7 @@ export function answerFigures(message, context) {
   const speed = tokensPerSecond(message);
   if (speed !== null) {
     const shown = speed < 100 ? speed.toFixed(1) : Math.round(speed).toLocaleString("en");
-    figures.push({ text: `${shown} tokens/s`, title: "Speed after the first token, as this page saw it" });
+    figures.push({ text: `${shown} tokens/s`, title: `Speed after the first token, as ${message.speed === null ? "this page saw" : "the server measured"} it` });
   }
   if (usage) figures.push({ text: tokens(usage.completion), title: "Tokens of the answer, with its thinking" });
   if (timing.first !== null) {

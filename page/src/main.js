@@ -40,6 +40,12 @@ const chat = new Chat($("messages"), {
     if (failure.remedy === "key") askKey.ask(key !== "");
     else watch.ask();
   },
+  resultsWanted(field) {
+    // Whoever is writing or reading something else meanwhile is left alone.
+    const { activeElement } = document;
+    const free = activeElement === document.body || (activeElement === input && input.value === "");
+    if (free) focusOn(field);
+  },
   unsaved() {
     notices.set("store", "This browser does not keep the conversation: its storage is full or off.");
   },
@@ -78,6 +84,8 @@ const settingsForm = settingsDialog({
       meetModel();
     }
     announce("Settings saved.");
+    // A question for a new key has the focus for itself.
+    if (!document.querySelector("dialog[open]")) focusInput();
   },
 });
 
@@ -105,9 +113,14 @@ function changed() {
   if (following) scrollToEnd();
 }
 
-/** Puts the focus where one would go on typing, unless that opens a keyboard over the screen. */
+/** Puts the focus where one would go on typing. */
 function focusInput() {
-  if (!matchMedia("(pointer: coarse)").matches) input.focus();
+  focusOn(input);
+}
+
+/** Focuses a field, unless that opens a keyboard over the screen. */
+function focusOn(field) {
+  if (!matchMedia("(pointer: coarse)").matches) field.focus();
 }
 
 function settleInput() {

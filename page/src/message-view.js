@@ -110,6 +110,11 @@ export class AnswerView {
     this.node.setAttribute("aria-busy", "false");
   }
 
+  /** The first field for the result of a call, or null where none is asked for. */
+  get resultField() {
+    return this.#calls.querySelector("textarea");
+  }
+
   /** Only the last answer can be tried again, and takes the results of its calls. */
   setLast(last) {
     this.#foot.replaceChildren(...this.#footing(last));
@@ -149,6 +154,7 @@ export class AnswerView {
       return field;
     });
     const send = element("button", { type: "submit", class: "plain-button" }, "Send results");
+    const keys = element("p", { class: "keys" }, element("kbd", {}, "Ctrl"), " ", element("kbd", {}, "Enter"), " sends the results");
     const onsubmit = (event) => {
       event.preventDefault();
       calls.forEach((call, index) => {
@@ -156,7 +162,14 @@ export class AnswerView {
       });
       this.#hooks.onResults(this.#message);
     };
-    return element("form", { class: "results", onsubmit }, ...list, send);
+    const form = element("form", { class: "results", onsubmit }, ...list, send, keys);
+    form.addEventListener("keydown", (event) => {
+      // Results have lines of their own: Enter starts one.
+      if (event.key !== "Enter" || !(event.ctrlKey || event.metaKey) || event.isComposing) return;
+      event.preventDefault();
+      form.requestSubmit();
+    });
+    return form;
   }
 
   #footing(last) {

@@ -63,8 +63,8 @@ export function settingsDialog({ current, save }) {
         return;
       }
     }
-    save(settings, fields.key.value.trim());
     dialog.close();
+    save(settings, fields.key.value.trim());
   });
   fields.thinking.addEventListener("change", () => {
     fields.thinkingBudget.disabled = !fields.thinking.checked;

@@ -49,6 +49,23 @@ test("thinking, text, end and usage join into one message", () => {
   assert.equal(thinkingLabel(message, false), "Thought for 0.20 s · 2 tokens");
 });
 
+test("the server's own speed is shown where it is known, and one of a moment never", () => {
+  const timed = (timings) => answerOf(delta({ content: "a" }), delta({ content: "b" }), { choices: [], usage: USAGE, timings });
+  const figure = (message) => answerFigures(message, null).find(({ text }) => text.endsWith("tokens/s"));
+  const measured = timed({ predicted_per_second: 83.25, predicted_ms: 400 });
+  assert.equal(tokensPerSecond(measured), 83.25);
+  assert.match(figure(measured).title, /as the server measured it/);
+  assert.equal(restore(JSON.stringify([measured]))[0].speed, 83.25);
+  assert.match(figure(timed(undefined)).title, /as this page saw it/);
+  for (const odd of [{}, { predicted_per_second: 80_000, predicted_ms: 1 }, { predicted_per_second: "9", predicted_ms: 99 }]) {
+    assert.equal(timed(odd).speed, null);
+  }
+  const burst = assistantMessage();
+  applyChunk(burst, delta({ content: "a" }), 100);
+  applyChunk(burst, { ...delta({ content: "b" }), usage: USAGE }, 149);
+  assert.equal(tokensPerSecond(burst), null);
+});
+
 test("an answer that came at one moment has no speed", () => {
   assert.equal(tokensPerSecond(answerOf({ ...delta({ content: "a" }), usage: USAGE })), null);
   assert.equal(tokensPerSecond(answerOf(delta({ content: "a" }), delta({ content: "b" }))), null);

@@ -142,13 +142,13 @@ pub(crate) enum ApiError {
     #[error("the body could not be read")]
     BodyUnreadable,
     /// The client stopped sending.
-    #[error("no part of the body came for {seconds} seconds")]
+    #[error("no part of the body came for {}", counted(*seconds, "second"))]
     BodyPause {
         /// How long was waited.
         seconds: u64,
     },
     /// The client sent too slowly.
-    #[error("the body did not come within {seconds} seconds")]
+    #[error("the body did not come within {}", counted(*seconds, "second"))]
     BodyTimeout {
         /// How long was waited.
         seconds: u64,
@@ -171,7 +171,7 @@ pub(crate) enum ApiError {
         origin: String,
     },
     /// No such route.
-    #[error("there is no {method} {path}")]
+    #[error("there is no {method} {path}{}", without_slash(path))]
     UnknownRoute {
         /// Method of the request.
         method: String,
@@ -205,7 +205,11 @@ pub(crate) enum ApiError {
         id: String,
     },
     /// The queue is full.
-    #[error("{waiting} requests are waiting already; try again later")]
+    #[error(
+        "{} {} waiting already; try again later",
+        counted(*waiting as u64, "request"),
+        if *waiting == 1 { "is" } else { "are" }
+    )]
     QueueFull {
         /// Requests in the queue.
         waiting: usize,
@@ -213,7 +217,7 @@ pub(crate) enum ApiError {
         retry_seconds: u64,
     },
     /// The request waited too long for its turn.
-    #[error("the request waited {seconds} seconds for its turn; try again later")]
+    #[error("the request waited {} for its turn; try again later", counted(*seconds, "second"))]
     QueueTimeout {
         /// How long it waited.
         seconds: u64,
@@ -221,7 +225,7 @@ pub(crate) enum ApiError {
         retry_seconds: u64,
     },
     /// The request took too long.
-    #[error("the request took longer than the {seconds} seconds that this server allows")]
+    #[error("the request took longer than this server allows, {}", counted(*seconds, "second"))]
     Deadline {
         /// How long it might take.
         seconds: u64,
@@ -250,6 +254,16 @@ pub(crate) enum ApiError {
     /// A fault of ours.
     #[error("internal error: {0}")]
     Internal(String),
+}
+
+/// A number of things, with their name in singular or plural.
+pub(crate) fn counted(number: u64, what: &str) -> String {
+    format!("{number} {what}{}", if number == 1 { "" } else { "s" })
+}
+
+/// What may have been meant by a path with a slash at its end: no route has one.
+fn without_slash(path: &str) -> &'static str {
+    if path.len() > 1 && path.ends_with('/') { "; paths end without a slash" } else { "" }
 }
 
 /// `Retry-After` of a server whose model is loading.
@@ -332,8 +346,12 @@ impl ApiError {
             ApiError::SlowClient => (StatusCode::REQUEST_TIMEOUT, REQUEST, Some("slow_client")),
             ApiError::Host { .. } => (StatusCode::FORBIDDEN, REQUEST, Some("host_not_allowed")),
             ApiError::Origin { .. } => (StatusCode::FORBIDDEN, REQUEST, Some("origin_not_allowed")),
-            ApiError::ContentType => (StatusCode::UNSUPPORTED_MEDIA_TYPE, REQUEST, None),
-            ApiError::BodyTooLarge { .. } => (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, None),
+            ApiError::ContentType => {
+                (StatusCode::UNSUPPORTED_MEDIA_TYPE, REQUEST, Some("unsupported_media_type"))
+            }
+            ApiError::BodyTooLarge { .. } => {
+                (StatusCode::PAYLOAD_TOO_LARGE, REQUEST, Some("body_too_large"))
+            }
             ApiError::Unauthorized => {
                 (StatusCode::UNAUTHORIZED, "authentication_error", Some("invalid_api_key"))
             }

@@ -18,6 +18,7 @@ use crate::connections::Accepting;
 use crate::connections::Connections;
 use crate::connections::tls;
 use crate::error::ServerError;
+use crate::error::counted;
 use crate::generator::EngineGenerator;
 use crate::model::Model;
 use crate::options::ServerOptions;
@@ -203,8 +204,15 @@ where
     ready(address);
     runtime.block_on(async {
         let (asked, shutdown) = oneshot::channel();
+        let worker = state.worker().clone();
         let twice = async {
             interrupted().await;
+            let load = worker.load();
+            let open = load.running + load.waiting;
+            if open > 0 {
+                let requests = counted(open as u64, "running request");
+                tracing::warn!("waiting for {requests}; interrupt again to end at once");
+            }
             let _ = asked.send(());
             interrupted().await;
         };

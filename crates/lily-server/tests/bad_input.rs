@@ -273,6 +273,7 @@ async fn a_body_that_is_not_declared_as_json_is_a_415() {
         let response = server.client.send("POST", CHAT, headers, &body).await;
         assert_eq!(response.status, 415);
         assert_eq!(response.error("type"), "invalid_request_error");
+        assert_eq!(response.error("code"), "unsupported_media_type");
     }
     let headers = [("content-type", "Application/JSON; charset=utf-8")];
     assert_eq!(server.client.send("POST", CHAT, &headers, &body).await.status, 200);
@@ -285,9 +286,17 @@ async fn a_body_beyond_the_limit_is_a_413() {
     let body = serde_json::to_vec(&chat(json!({"user": "x".repeat(5000)}))).unwrap();
     for headers in [&[JSON][..], &[JSON, ("expect", "100-continue")]] {
         let response = server.client.send("POST", CHAT, headers, &body).await;
-        assert_eq!(response.status, 413);
+        assert_eq!((response.status, response.error("code")), (413, json!("body_too_large")));
         assert!(response.error("message").as_str().unwrap().contains("1000 bytes"));
     }
+}
+
+#[tokio::test]
+async fn content_that_is_missing_is_called_so() {
+    let server = TestServer::start(Vec::new()).await;
+    let absent = server.client.post(CHAT, &json!({"messages": [{"role": "user"}]})).await;
+    let message = absent.error("message");
+    assert!(message.as_str().unwrap().contains("missing"), "{message}");
 }
 
 #[tokio::test]
@@ -295,6 +304,9 @@ async fn unknown_routes_and_wrong_methods_answer_in_json() {
     let server = TestServer::start(Vec::new()).await;
     let unknown = server.client.get("/v1/nothing").await;
     assert_eq!((unknown.status, unknown.error("code")), (404, json!("unknown_url")));
+    let slash = server.client.send("POST", &format!("{CHAT}/"), &[JSON], b"{}").await;
+    let message = slash.error("message");
+    assert!(message.as_str().unwrap().ends_with("; paths end without a slash"), "{message}");
     let wrong = server.client.get(CHAT).await;
     assert_eq!((wrong.status, wrong.error("code")), (405, json!("method_not_supported")));
     let model = server.client.get("/v1/models/other").await;

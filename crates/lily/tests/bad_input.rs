@@ -50,6 +50,13 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --regex (", 2, &["regular expression", "unclosed group"]),
         ("generate hello --regex a --grammar b", 2, &["--regex", "--grammar"]),
         ("generate hello --grammar nowhere.lark", 1, &["nowhere.lark"]),
+        ("generate hello --json-schema Cargo.toml", 2, &["--json-schema Cargo.toml is not JSON"]),
+        ("generate hello --grammar Cargo.toml", 2, &["Cargo.toml: the Lark grammar", "line 1"]),
+        (
+            "generate hello --regex [z-a]",
+            2,
+            &["followed: invalid regex \"[z-a]\": invalid character class"],
+        ),
         ("generate hello --thinking-budget -1", 2, &["--thinking-budget", "-1"]),
         ("chat hello --regex (", 2, &["regular expression", "unclosed group"]),
         ("chat hello --json-schema nowhere.json", 1, &["nowhere.json"]),
@@ -75,6 +82,12 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
     for &(line, code, expected) in cases {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
     }
+}
+
+#[test]
+fn a_grammar_in_place_of_its_file_is_told_apart_from_a_wrong_path() {
+    let inline = lily(["generate", "hello", "--grammar", "start: \"a\""]);
+    assert_refused("inline", &inline, 2, &["--grammar takes the path of a file"]);
 }
 
 #[test]

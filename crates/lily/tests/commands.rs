@@ -114,6 +114,19 @@ fn a_continuation_is_held_to_a_form() {
 }
 
 #[test]
+fn a_form_that_is_cut_off_says_by_what() {
+    let stderr = |flags: &[&str]| {
+        let common = ["generate", "hello", "--temperature=0", "--max-tokens=3"];
+        lily(common.iter().chain(flags)).stderr
+    };
+    let cut = stderr(&["--regex", "[0-9]{40}"]);
+    assert!(cut.trim_end().ends_with("; the form was cut off at --max-tokens 3"), "{cut}");
+    for whole in [stderr(&["--regex", "a"]), stderr(&[])] {
+        assert!(!whole.contains("cut off"), "{whole}");
+    }
+}
+
+#[test]
 fn a_chat_is_held_to_a_form_behind_its_thinking() {
     let folder = tempfile::tempdir().unwrap();
     let schema = folder.path().join("schema.json");

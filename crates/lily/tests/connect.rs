@@ -144,7 +144,7 @@ fn what_is_no_running_server_is_told_apart() {
     let dead = answering(&[("503 Service Unavailable", r#"{"status": "dead"}"#)]);
     assert_refused(&connect(&dead), 1, &["is not ready: dead"]);
     let noise = answering(&[("hello", "")]);
-    assert_refused(&connect(&noise), 1, &["no answer from", "could be read"]);
+    assert_refused(&connect(&noise), 1, &["no answer from", "could be read", "https://"]);
     let large = answering(&[("200 OK", &" ".repeat(2 << 20))]);
     assert_refused(&connect(&large), 1, &["could be read"]);
 
@@ -190,6 +190,12 @@ fn wrong_usage_is_refused_by_name() {
     refused("connect codex --context-length 0", &["--context-length"]);
     refused("connect zed --offline --run", &["Zed", "lily connect zed"]);
     refused("connect openai --offline --run", &["-- PROGRAM"]);
+    let command =
+        "nothing for --run to start; the command to copy is: curl http://127.0.0.1:8000/v1/chat";
+    refused(
+        "connect curl --offline --run",
+        &[command, "-H 'content-type: application/json' -d '{"],
+    );
 }
 
 /// A folder of programs for `PATH`, and what they are told to leave there.
@@ -314,7 +320,11 @@ fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
     assert_refused(
         &connect(&[]),
         1,
-        &["16384 tokens", "this server has 1024", "--context-length 1024"],
+        &[
+            "16384 tokens",
+            "this server has 1024",
+            "`lily connect opencode --run --context-length 1024`",
+        ],
     );
     let all_the_same = connect(&["--context-length", "1024"]);
     assert_eq!(all_the_same.stdout, "started\n", "{}", all_the_same.stderr);
@@ -333,6 +343,9 @@ fn any_program_runs_with_the_variables_of_a_library() {
 fn a_client_that_is_missing_is_said_with_how_to_install_it() {
     let run = Programs::new().run(&["codex", "--run"]);
     assert_refused(&run, 1, &["codex is not installed", "npm install -g @openai/codex"]);
+    let run = Programs::new().run(&["openai", "--run", "--", "nosuchprogram"]);
+    assert_refused(&run, 1, &["nosuchprogram is not installed, or not in PATH"]);
+    assert!(!run.stderr.contains("pip"), "{}", run.stderr);
 }
 
 #[test]
@@ -421,6 +434,10 @@ mod encrypted {
         let run = connect(&file("authority.pem"));
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.stdout.contains(&format!("curl {url}/v1/chat/completions")), "{}", run.stdout);
-        assert_refused(&connect(&file("stranger.pem")), 1, &["no answer from", "certificate"]);
+        assert_refused(&connect(&file("stranger.pem")), 1, &["is not trusted", "SSL_CERT_FILE"]);
+        // A client that speaks plainly gets an alert of TLS.
+        let plain = url.replace("https:", "http:");
+        let run = lily(["connect", "curl", "--url", &plain]);
+        assert_refused(&run, 1, &["begins with https://"]);
     }
 }

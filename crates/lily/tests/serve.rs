@@ -31,7 +31,13 @@ impl Server {
             .unwrap();
         let mut stderr = BufReader::new(child.stderr.take().unwrap());
         let mut ready = String::new();
-        while !ready.starts_with("serving ") {
+        while !ready.contains("serving ") {
+            if flags.contains(&"--log-format=json") && !ready.is_empty() {
+                let line: serde_json::Value = serde_json::from_str(&ready).unwrap();
+                assert_eq!(line["level"], "INFO");
+                assert_eq!(line["message"], "loading lily-demo");
+                assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
+            }
             ready.clear();
             assert_ne!(stderr.read_line(&mut ready).unwrap(), 0, "it ended before it served");
         }
@@ -140,6 +146,7 @@ fn the_log_has_a_line_of_json_for_each_request_and_no_prompt() {
     let question = "What is the capital of Japan?";
     let body = format!(r#"{{"messages": [{{"role": "user", "content": "{question}"}}]}}"#);
     server.ask_with("POST", "/v1/chat/completions", "x-request-id: mine-7\r\n", &body);
+    assert!(server.ready.starts_with('{'), "{}", server.ready);
     let log = server.end();
     let line = log.lines().find(|line| line.contains("/v1/chat/completions")).unwrap();
     let line: serde_json::Value = serde_json::from_str(line).unwrap();
@@ -149,6 +156,38 @@ fn the_log_has_a_line_of_json_for_each_request_and_no_prompt() {
         assert!(line[field].is_u64(), "{field}: {line}");
     }
     assert!(!log.contains("Japan"), "{log}");
+}
+
+#[test]
+fn a_server_that_waits_for_an_answer_before_it_ends_says_so() {
+    let mut server = Server::start(&["--log-format=json"]);
+    let address = server.ready.split_once("http://").unwrap().1.split_once('/').unwrap().0;
+    let mut connection = TcpStream::connect(address).unwrap();
+    let body = r#"{"prompt": "1", "stream": true, "max_tokens": 4000, "temperature": 0,
+        "logit_bias": {"19": 100}}"#;
+    write!(
+        connection,
+        "POST /v1/completions HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\n\
+         content-length: {}\r\n\r\n{body}",
+        body.len()
+    )
+    .unwrap();
+    let mut stream = BufReader::new(connection);
+    let mut line = String::new();
+    while !line.contains("data: ") {
+        line.clear();
+        assert_ne!(stream.read_line(&mut line).unwrap(), 0);
+    }
+    let id = server.child.id().to_string();
+    let interrupt = || Command::new("kill").args(["-INT", &id]).status().unwrap();
+    assert!(interrupt().success());
+    line.clear();
+    server.stderr.read_line(&mut line).unwrap();
+    let said: serde_json::Value = serde_json::from_str(&line).unwrap();
+    let message = said["message"].as_str().unwrap();
+    assert!(message.starts_with("waiting for 1 running request; "), "{message}");
+    interrupt();
+    assert!(server.child.wait().unwrap().success());
 }
 
 #[test]

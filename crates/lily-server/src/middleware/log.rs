@@ -70,7 +70,7 @@ pub(crate) async fn each_request(
 ) -> Response {
     let id = RequestId::of(request.headers());
     // Whatever is logged on behalf of the request bears its id.
-    let span = tracing::error_span!("request", id = &*id.0);
+    let span = tracing::error_span!("http", id = &*id.0);
     let mut line = Line {
         start: Instant::now(),
         span: span.clone(),

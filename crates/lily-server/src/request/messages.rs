@@ -36,11 +36,14 @@ pub(crate) fn continues(fields: &mut Fields) -> Result<bool, ApiError> {
 fn check_message(path: &str, message: Value) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, message)?;
     let role = fields.string("role")?.ok_or_else(|| missing(fields.path("role")))?;
-    let blank = check_content(&fields.path("content"), fields.value("content"))?;
+    let content = fields.value("content");
+    let absent = content.is_none();
+    let blank = check_content(&fields.path("content"), content)?;
     // Ignored: the template has no place for the name of a speaker.
     fields.string("name")?;
     match role.as_str() {
         "system" | "developer" => {}
+        "user" if absent => return Err(missing(fields.path("content"))),
         "user" if blank => {
             return Err(ApiError::field(fields.path("content"), "must not be empty"));
         }

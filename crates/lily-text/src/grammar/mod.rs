@@ -10,18 +10,22 @@ mod error;
 mod lark;
 mod parameters;
 mod schema;
+mod words;
 
 use llguidance::Matcher;
-use llguidance::api::{GrammarWithLexer, StopReason, TopLevelGrammar};
+use llguidance::api::{GrammarWithLexer, TopLevelGrammar};
 use serde_json::Value;
 use serde_json::json;
 
+use self::words::{tidy, without_place};
 use crate::tokenizer::Tokenizer;
 
 pub(crate) use calls::{CallForm, Function, Otherwise, call_grammars};
 pub(crate) use environment::Environment;
 pub use error::{GrammarError, Refusal};
 
+/// What a regular expression is called in errors.
+const REGEX: &str = "regular expression";
 /// Longest text of a regular expression or Lark grammar, in bytes.
 const MAX_TEXT: usize = 1 << 16;
 /// Alternatives of a choice at most.
@@ -77,7 +81,7 @@ impl Format {
     fn kind(&self) -> &'static str {
         match self {
             Format::JsonObject | Format::JsonSchema(_) => "JSON schema",
-            Format::Regex(_) => "regular expression",
+            Format::Regex(_) => REGEX,
             Format::Choice(_) => "choice",
             Format::Lark(_) => "Lark grammar",
         }
@@ -270,23 +274,13 @@ impl CompileError {
         blame: impl FnOnce(Refusal) -> GrammarError,
     ) -> GrammarError {
         match self {
-            CompileError::Refused(reason) => blame(Refusal::Grammar { kind, reason }),
+            CompileError::Refused(reason) => {
+                let own = kind == REGEX;
+                let reason = if own { without_place(&reason).to_owned() } else { reason };
+                blame(Refusal::Grammar { kind, reason })
+            }
             CompileError::Environment(reason) => GrammarError::Environment { reason },
         }
-    }
-}
-
-/// What `llguidance` says, without what only its developers need.
-fn tidy(message: &str) -> String {
-    const MAX: usize = 400;
-    let message = message.split("\n<").next().unwrap_or_default();
-    let message = message.strip_prefix("panic: ").unwrap_or(message).trim();
-    if message == StopReason::NoExtensionBias.to_string() {
-        return "nothing fits it".to_owned();
-    }
-    match message.char_indices().nth(MAX) {
-        Some((at, _)) => format!("{}…", &message[..at]),
-        None => message.to_owned(),
     }
 }
 

@@ -143,6 +143,20 @@ impl<'a> Output<'a> {
         Ok(())
     }
 
+    /// Says that a form is not complete; text without one ends at a length as a rule.
+    fn cut_off(&self, watch: &Stopwatch) -> String {
+        let rules = &self.args.rules;
+        if rules.json_schema.is_none() && rules.regex.is_none() && rules.grammar.is_none() {
+            return String::new();
+        }
+        match self.args.sampling.max_tokens {
+            Some(most) if watch.tokens() >= most => {
+                format!("; the form was cut off at --max-tokens {most}")
+            }
+            _ => "; the form was cut off at the end of the context".to_owned(),
+        }
+    }
+
     fn finish(mut self, finish: &str, watch: &Stopwatch, device: &DeviceFacts) -> Result<()> {
         if let Some((detokenizer, stops)) = &mut self.text {
             let tail = detokenizer.finish();
@@ -162,8 +176,12 @@ impl<'a> Output<'a> {
             print_line(&json!(self.ids))?;
         } else {
             print("\n")?;
-            let interrupted = if finish == "interrupted" { "; interrupted" } else { "" };
-            eprintln!("{}{interrupted}", watch.summary_on(device));
+            let ending = match finish {
+                "interrupted" => "; interrupted".to_owned(),
+                "length" => self.cut_off(watch),
+                _ => String::new(),
+            };
+            eprintln!("{}{ending}", watch.summary_on(device));
         }
         Ok(())
     }

@@ -12,7 +12,10 @@ use anyhow::{Context, Result};
 use lily_server::{
     ApiKeys, Backend, Cors, Limits, LoadProgress, ServerError, ServerOptions, TlsFiles,
 };
+use serde_json::json;
 use tracing_subscriber::filter::LevelFilter;
+use tracing_subscriber::fmt::format::Writer;
+use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::args::{AccessArgs, LogArgs, LogFormat, ServeArgs, Switch};
 use crate::device::describe;
@@ -21,18 +24,18 @@ use crate::model::{self, Needs};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     let options = options(args)?;
+    let format = args.log.log_format;
     let (name, scheme) =
         (options.model_name.clone(), options.tls.as_ref().map_or("http", |_| "https"));
     start_log(&args.log)?;
     // A model may take a minute to load; whether there is a place to serve it is known before.
     let bound = lily_server::bind(&options).map_err(with_hint)?;
     if !options.host.is_loopback() && options.api_keys.is_empty() {
-        eprintln!(
-            "warning: whoever reaches {} can use the server: no key is demanded",
-            options.host
-        );
+        let host = options.host;
+        let words = format!("whoever reaches {host} can use the server: no key is demanded");
+        say(format, Level::Warning, &words);
     }
-    eprintln!("loading {name}");
+    say(format, Level::Info, &format!("loading {name}"));
     let device = OnceCell::new();
     let load = |progress: &LoadProgress| {
         let opened =
@@ -48,7 +51,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     };
     lily_server::run(bound, options, load, |address| {
         let device = device.get().map_or("", String::as_str);
-        eprintln!("serving {name} on {device} at {scheme}://{address}/v1 (Ctrl-C ends)");
+        let words = format!("serving {name} on {device} at {scheme}://{address}/v1 (Ctrl-C ends)");
+        say(format, Level::Info, &words);
     })
 }
 
@@ -57,12 +61,12 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
     let seconds = |limit: Option<usize>| limit.map(|limit| Duration::from_secs(limit as u64));
     let tls = access.tls_cert.clone().zip(access.tls_key.clone());
     if let Some((_, key)) = &tls {
-        warn_if_shared(key);
+        warn_if_shared(key, args.log.log_format);
     }
     Ok(ServerOptions {
         host: host(&args.host)?,
         port: args.port,
-        api_keys: api_keys(access)?,
+        api_keys: api_keys(access, args.log.log_format)?,
         allow_no_key: access.allow_no_key,
         allowed_hosts: access.allow_host.clone(),
         cors: Cors::parse(&access.cors_origin).map_err(|e| UsageError(e.into()))?,
@@ -78,27 +82,50 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
 }
 
 /// The keys of all places.
-fn api_keys(args: &AccessArgs) -> Result<ApiKeys> {
+fn api_keys(args: &AccessArgs, format: LogFormat) -> Result<ApiKeys> {
     let keys = ApiKeys::new(&args.api_key)?;
     let Some(path) = &args.api_key_file else { return Ok(keys) };
     let file = || format!("--api-key-file {}", path.display());
     let text = fs::read_to_string(path).with_context(file)?;
-    warn_if_shared(path);
+    warn_if_shared(path, format);
     Ok(keys.join(ApiKeys::from_lines(&text).with_context(file)?))
 }
 
 /// Secrets in files that everyone on the machine can read are no secrets.
-fn warn_if_shared(path: &Path) {
+fn warn_if_shared(path: &Path, format: LogFormat) {
     #[cfg(unix)]
     {
         use std::os::unix::fs::PermissionsExt;
         let mode = fs::metadata(path).map_or(0, |file| file.permissions().mode());
         if mode & 0o004 != 0 {
-            eprintln!("warning: every user of this machine can read {}", path.display());
+            let words = format!("every user of this machine can read {}", path.display());
+            say(format, Level::Warning, &words);
         }
     }
     #[cfg(not(unix))]
-    let _ = path;
+    let _ = (path, format);
+}
+
+/// How much a line of the program's own matters.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Level {
+    Info,
+    Warning,
+}
+
+/// Says to standard error, in the log's format, what the user is told whatever the log holds.
+fn say(format: LogFormat, level: Level, words: &str) {
+    let warns = level == Level::Warning;
+    match format {
+        LogFormat::Text => eprintln!("{}{words}", if warns { "warning: " } else { "" }),
+        LogFormat::Json => {
+            let mut timestamp = String::new();
+            // Only a full string could refuse it.
+            let _ = SystemTime.format_time(&mut Writer::new(&mut timestamp));
+            let level = if warns { "WARN" } else { "INFO" };
+            eprintln!("{}", json!({"timestamp": timestamp, "level": level, "message": words}));
+        }
+    }
 }
 
 fn start_log(args: &LogArgs) -> Result<()> {
@@ -138,8 +165,11 @@ fn host(text: &str) -> Result<IpAddr> {
     if text == "localhost" {
         return Ok(Ipv4Addr::LOCALHOST.into());
     }
-    let address = text.parse().with_context(|| format!("--host {text:?}"));
-    address.map_err(|e| UsageError(e).into())
+    text.parse().map_err(|_| {
+        usage(format!(
+            "--host {text:?}: expected an address, such as 127.0.0.1 or 0.0.0.0, or localhost"
+        ))
+    })
 }
 
 /// What `--verbose`, or else `LILY_LOG`, asks for; an empty variable counts as unset.

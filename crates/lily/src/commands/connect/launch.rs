@@ -61,6 +61,10 @@ pub(super) fn run(
     }
     let shown = program.to_string_lossy();
     let status = wait(&mut command).map_err(|error| match error.kind() {
+        // How to install a library says nothing about a program of the user's.
+        ErrorKind::NotFound if launch.program.is_none() => {
+            anyhow::anyhow!("{shown} is not installed, or not in PATH")
+        }
         ErrorKind::NotFound => {
             anyhow::anyhow!("{shown} is not installed, or not in PATH; {}", facts.install)
         }

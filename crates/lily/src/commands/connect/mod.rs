@@ -40,6 +40,12 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
     if args.run {
         let Some(launch) = &settings.launch else {
             let name = render::name(client);
+            if settings.files.is_empty() && settings.steps.is_empty() {
+                let command = settings.example.replace(" \\\n  ", " ");
+                return Err(usage(format!(
+                    "there is nothing for --run to start; the command to copy is: {command}"
+                )));
+            }
             return Err(usage(format!(
                 "{} reads its settings from its own places only: `lily connect {name}` shows what to \
                  write there",
@@ -50,7 +56,8 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
             // Some agents shorten their history again and again then, and never come to an answer.
             if args.context_length.is_none() {
                 anyhow::bail!(
-                    "{problem}; --context-length {} here starts it all the same",
+                    "{problem}; to start it all the same: `lily connect {} --run --context-length {}`",
+                    render::name(client),
                     server.context
                 );
             }

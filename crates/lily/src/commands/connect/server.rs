@@ -16,6 +16,9 @@ const LOADING: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of an answer that are read.
 const LONGEST: u64 = 1 << 20;
+/// What rustls says of a certificate that nothing trusted vouches for. A signature is bad where another
+/// certificate of the same name is trusted.
+const UNTRUSTED: [&str; 3] = ["UnknownIssuer", "CaUsedAsEndEntity", "BadSignature"];
 /// Tokens of the longest answer a client should ask for: what Qwen's model cards advise.
 const LONGEST_ANSWER: usize = 32_768;
 
@@ -41,9 +44,19 @@ pub(crate) enum ConnectError {
         #[source]
         source: Box<ureq::Error>,
     },
-    #[error("no answer from {url} that could be read")]
+    #[error(
+        "the certificate of {url} is not trusted; put it in a file that SSL_CERT_FILE names (one that is \
+         an authority's as well, without CA:FALSE, is not taken as a server's)"
+    )]
+    Untrusted {
+        url: String,
+        #[source]
+        source: Box<ureq::Error>,
+    },
+    #[error("no answer from {url} that could be read{hint}")]
     Broken {
         url: String,
+        hint: &'static str,
         #[source]
         source: Box<ureq::Error>,
     },
@@ -250,13 +263,17 @@ fn get(
     }
     let mut answer = request.call().map_err(|error| unanswered(&url, error))?;
     let body = answer.body_mut().with_config().limit(LONGEST).lossy_utf8(true).read_to_string();
-    let body = body.map_err(|e| ConnectError::Broken { url, source: Box::new(e) })?;
+    let body = body.map_err(|e| ConnectError::Broken { url, hint: "", source: Box::new(e) })?;
     Ok((answer.status(), body))
 }
 
-/// Whether nobody is there, or somebody else.
+/// Whether nobody is there, or somebody else, or one with an unknown certificate.
 fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
     let url = url.to_owned();
+    let words = error.to_string();
+    if UNTRUSTED.iter().any(|reason| words.contains(reason)) {
+        return ConnectError::Untrusted { url, source: Box::new(error) };
+    }
     let nobody = match &error {
         ureq::Error::Io(error) => {
             matches!(error.kind(), ErrorKind::ConnectionRefused | ErrorKind::HostUnreachable)
@@ -268,7 +285,9 @@ fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
     if nobody {
         ConnectError::Nothing { url, source }
     } else {
-        ConnectError::Broken { url, source }
+        let plain = url.starts_with("http:");
+        let hint = if plain { "; if it uses TLS, its URL begins with https://" } else { "" };
+        ConnectError::Broken { url, hint, source }
     }
 }
 
