@@ -163,7 +163,7 @@ impl CudaOptions {
                 let whole = |extent: usize, parts: usize, tile: usize| {
                     (1..=16).contains(&parts)
                         && (1..=256).contains(&extent)
-                        && extent % (parts * tile) == 0
+                        && extent.is_multiple_of(parts * tile)
                 };
                 if !whole(*rows, *m, 16) || !whole(*columns, *n, 32) || m * n > 32 {
                     return Err(refused());
