@@ -51,7 +51,14 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --regex a --grammar b", 2, &["--regex", "--grammar"]),
         ("generate hello --grammar nowhere.lark", 1, &["nowhere.lark"]),
         ("generate hello --json-schema Cargo.toml", 2, &["--json-schema Cargo.toml is not JSON"]),
-        ("generate hello --grammar Cargo.toml", 2, &["Cargo.toml: the Lark grammar", "line 1"]),
+        (
+            "generate hello --grammar Cargo.toml",
+            2,
+            &[
+                "Cargo.toml: the Lark grammar",
+                "Cargo.toml: the Lark grammar cannot be followed: line ",
+            ],
+        ),
         (
             "generate hello --regex [z-a]",
             2,
@@ -449,7 +456,12 @@ fn reference_files_that_do_not_fit_are_refused() {
     assert_refused("not safetensors", &run, 1, &["bad.safetensors", "safetensors"]);
     let conversations = write(dir.path(), "bad.jsonl", "{}\n");
     let run = lily(["eval", "--conversations", conversations.to_str().unwrap()]);
-    assert_refused("not conversations", &run, 1, &["bad.jsonl", "line 1"]);
+    assert_refused(
+        "not conversations",
+        &run,
+        1,
+        &["bad.jsonl", "Cargo.toml: the Lark grammar cannot be followed: line "],
+    );
 }
 
 #[test]
