@@ -51,14 +51,7 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --regex a --grammar b", 2, &["--regex", "--grammar"]),
         ("generate hello --grammar nowhere.lark", 1, &["nowhere.lark"]),
         ("generate hello --json-schema Cargo.toml", 2, &["--json-schema Cargo.toml is not JSON"]),
-        (
-            "generate hello --grammar Cargo.toml",
-            2,
-            &[
-                "Cargo.toml: the Lark grammar",
-                "Cargo.toml: the Lark grammar cannot be followed: line ",
-            ],
-        ),
+        ("generate hello --grammar Cargo.toml", 2, &["Cargo.toml: the Lark grammar", ": line "]),
         (
             "generate hello --regex [z-a]",
             2,
