@@ -80,7 +80,7 @@ fn another_commit_than_asked_for_is_refused() {
 fn a_hostile_listing_writes_nothing() {
     let hostile = [
         "../../../evil.safetensors",
-        "/tmp/evil.safetensors",
+        "/evil.safetensors",
         "a\\..\\evil",
         "x/../../../evil",
         "nul\u{0}",
