@@ -17,11 +17,15 @@ use std::time::Instant;
 use std::time::SystemTime;
 use std::time::UNIX_EPOCH;
 
+use axum::Json;
 use axum::Router;
 use axum::http::Method;
 use axum::http::Uri;
+use axum::response::IntoResponse;
+use axum::response::Response;
 use axum::routing::get;
 use axum::routing::post;
+use serde::Serialize;
 use tokio::sync::Semaphore;
 use tokio::time::timeout;
 
@@ -32,6 +36,8 @@ use crate::generator::Generator;
 use crate::model::Model;
 use crate::options::ServerOptions;
 use crate::site::Front;
+use crate::sse;
+use crate::sse::Encode;
 use crate::turn::Turn;
 use crate::worker::Events;
 use crate::worker::Worker;
@@ -149,6 +155,36 @@ impl AppState {
         };
         let turn = self.in_time(arrival, compiled).await?;
         self.worker.submit(turn, arrival)
+    }
+
+    /// Submits the turn and answers with what comes of it: event by event, or whole. `form` is what
+    /// the response depends on besides.
+    ///
+    /// # Errors
+    /// Those of [`AppState::submit`], and of the turn where it is answered whole.
+    pub(crate) async fn answer<F, E, B, W>(
+        &self,
+        turn: Turn,
+        arrival: Instant,
+        form: F,
+        stream: bool,
+        encode: impl FnOnce(F) -> E,
+        collect: impl FnOnce(Events, F) -> W,
+    ) -> Result<Response, ApiError>
+    where
+        E: Encode,
+        B: Serialize,
+        W: Future<Output = Result<B, ApiError>>,
+    {
+        let events = self.submit(turn, arrival).await?;
+        let outcome = events.outcome();
+        let mut response = match stream {
+            true => sse::response(events, encode(form), self.options().keep_alive),
+            false => Json(collect(events, form).await?).into_response(),
+        };
+        // For the line of the log, which is written when the last byte has left.
+        response.extensions_mut().insert(outcome);
+        Ok(response)
     }
 
     async fn in_time<T>(

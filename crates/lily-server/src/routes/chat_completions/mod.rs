@@ -4,9 +4,7 @@ mod convert;
 mod types;
 mod validate;
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::IntoResponse;
 use axum::response::Response;
 
 use crate::error::ApiError;
@@ -16,7 +14,6 @@ use crate::request;
 use crate::routes::AppState;
 use crate::routes::Prepared;
 use crate::routes::openai::Envelope;
-use crate::sse;
 
 /// What the form of the response depends on.
 struct Form {
@@ -41,16 +38,11 @@ pub(crate) async fn create(
         request::turn(asked, model).map(|turn| (turn, form))
     };
     let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
-    let events = state.submit(turn, arrival).await?;
-    let outcome = events.outcome();
-    let envelope = Envelope::new("chatcmpl-", &state.options().model_name);
-    let mut response = if form.stream {
-        let encoder = convert::ChunkEncoder::new(envelope, &form);
-        sse::response(events, encoder, state.options().keep_alive)
-    } else {
-        Json(convert::collect(events, envelope, form.with_logprobs).await?).into_response()
+    let stream = form.stream;
+    let form = (Envelope::new("chatcmpl-", &state.options().model_name), form);
+    let encode = |(envelope, form): (_, Form)| convert::ChunkEncoder::new(envelope, &form);
+    let collect = |events, (envelope, form): (_, Form)| {
+        convert::collect(events, envelope, form.with_logprobs)
     };
-    // For the line of the log, which is written when the last byte has left.
-    response.extensions_mut().insert(outcome);
-    Ok(response)
+    state.answer(turn, arrival, form, stream, encode, collect).await
 }

@@ -5,9 +5,7 @@ mod convert;
 mod types;
 mod validate;
 
-use axum::Json;
 use axum::extract::State;
-use axum::response::IntoResponse;
 use axum::response::Response;
 use lily_engine::GenerateOptions;
 
@@ -21,7 +19,6 @@ use crate::request::sampling;
 use crate::routes::AppState;
 use crate::routes::Prepared;
 use crate::routes::openai::Envelope;
-use crate::sse;
 use crate::turn::Turn;
 
 /// Tokens of an answer where the request does not say, as in OpenAI's API.
@@ -47,18 +44,11 @@ pub(crate) async fn create(
         turn(asked, model)
     };
     let Prepared { arrival, value: (turn, form) } = state.prepare(prepare).await?;
-    let events = state.submit(turn, arrival).await?;
-    let outcome = events.outcome();
-    let envelope = Envelope::new("cmpl-", &state.options().model_name);
-    let mut response = if form.stream {
-        let encoder = convert::ChunkEncoder::new(envelope, form);
-        sse::response(events, encoder, state.options().keep_alive)
-    } else {
-        Json(convert::collect(events, envelope, form).await?).into_response()
-    };
-    // For the line of the log, which is written when the last byte has left.
-    response.extensions_mut().insert(outcome);
-    Ok(response)
+    let stream = form.stream;
+    let form = (Envelope::new("cmpl-", &state.options().model_name), form);
+    let encode = |(envelope, form)| convert::ChunkEncoder::new(envelope, form);
+    let collect = |events, (envelope, form)| convert::collect(events, envelope, form);
+    state.answer(turn, arrival, form, stream, encode, collect).await
 }
 
 fn turn(request: CompletionRequest, model: &Model) -> Result<(Turn, Form), ApiError> {

@@ -8,7 +8,6 @@ mod validate;
 
 use axum::Json;
 use axum::extract::State;
-use axum::response::IntoResponse;
 use axum::response::Response;
 
 use crate::error::ApiError;
@@ -17,7 +16,6 @@ use crate::model::Model;
 use crate::request;
 use crate::routes::AppState;
 use crate::routes::Prepared;
-use crate::sse;
 use types::TokenCount;
 use validate::Purpose;
 
@@ -40,16 +38,7 @@ pub(crate) async fn create(
         Ok::<_, ApiError>((turn, form, stream))
     };
     let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
-    let events = state.submit(turn, arrival).await?;
-    let outcome = events.outcome();
-    let mut response = if stream {
-        sse::response(events, convert::Answer::new(form), state.options().keep_alive)
-    } else {
-        Json(convert::collect(events, form).await?).into_response()
-    };
-    // For the line of the log, which is written when the last byte has left.
-    response.extensions_mut().insert(outcome);
-    Ok(response)
+    state.answer(turn, arrival, form, stream, convert::Answer::new, convert::collect).await
 }
 
 pub(crate) async fn count_tokens(

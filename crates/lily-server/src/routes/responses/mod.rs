@@ -11,7 +11,6 @@ use axum::Json;
 use axum::extract::Path;
 use axum::extract::State;
 use axum::extract::rejection::PathRejection;
-use axum::response::IntoResponse;
 use axum::response::Response;
 
 use crate::error::ApiError;
@@ -20,7 +19,6 @@ use crate::model::Model;
 use crate::request;
 use crate::routes::AppState;
 use crate::routes::Prepared;
-use crate::sse;
 use types::TokenCount;
 
 pub(crate) async fn create(
@@ -38,16 +36,7 @@ pub(crate) async fn create(
         Ok::<_, ApiError>((turn, convert::Form { model: name, echo, tools, include }, stream))
     };
     let Prepared { arrival, value: (turn, form, stream) } = state.prepare(prepare).await?;
-    let events = state.submit(turn, arrival).await?;
-    let outcome = events.outcome();
-    let mut response = if stream {
-        sse::response(events, convert::Answer::new(form), state.options().keep_alive)
-    } else {
-        Json(convert::collect(events, form).await?).into_response()
-    };
-    // For the line of the log, which is written when the last byte has left.
-    response.extensions_mut().insert(outcome);
-    Ok(response)
+    state.answer(turn, arrival, form, stream, convert::Answer::new, convert::collect).await
 }
 
 /// `POST /v1/responses/input_tokens`: the length of the prompt.
