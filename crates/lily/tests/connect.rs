@@ -8,49 +8,13 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::thread;
 
+use common::server::Server;
 use common::{Run, lily, lily_with_variables};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// `lily serve` with the demo model, on a port of the system's choice.
-struct Server {
-    child: Child,
-    _stderr: BufReader<ChildStderr>,
-    url: String,
-}
-
-impl Server {
-    fn start(flags: &[&str]) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-            .args(["serve", "--port=0", "--device=cpu", "--threads=1"])
-            .args(flags)
-            .env_remove("LILY_MODEL_PATH")
-            .env_remove("LILY_API_KEY")
-            .env_remove("LILY_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut ready = String::new();
-        while !ready.starts_with("serving ") {
-            ready.clear();
-            assert_ne!(stderr.read_line(&mut ready).unwrap(), 0, "it ended before it served");
-        }
-        let url = ready.split_whitespace().find(|word| word.starts_with("http://"));
-        let url = url.unwrap().trim_end_matches("/v1").to_owned();
-        Server { child, _stderr: stderr, url }
-    }
-}
-
-impl Drop for Server {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// Answers the connections with these statuses and bodies, the last one again and again.
 fn answering(answers: &[(&str, &str)]) -> String {
@@ -99,18 +63,19 @@ fn without_a_client_they_are_listed() {
 #[test]
 fn name_and_context_are_what_the_server_says() {
     let server = Server::start(&["--context=1024", "--model-name=flower"]);
-    let run = lily_with_variables(["connect", "opencode", "--json"], &[("LILY_URL", &server.url)]);
+    let run =
+        lily_with_variables(["connect", "opencode", "--json"], &[("LILY_URL", &server.url())]);
     assert_eq!(run.code, 0, "{}", run.stderr);
     let shown: Value = serde_json::from_str(&run.stdout).unwrap();
     assert_eq!(shown["server"]["model"], "flower");
     assert_eq!(shown["server"]["context_length"], 1024);
     let file: Value = serde_json::from_str(shown["files"][0]["content"].as_str().unwrap()).unwrap();
     let provider = &file["provider"]["lily"];
-    assert_eq!(provider["options"]["baseURL"], format!("{}/v1", server.url));
+    assert_eq!(provider["options"]["baseURL"], format!("{}/v1", server.url()));
     assert_eq!(provider["models"]["flower"]["limit"]["context"], 1024);
     assert_eq!(provider["models"]["flower"]["limit"]["output"], 256);
 
-    let other = lily(["connect", "opencode", "--url", &server.url, "--model", "rose"]);
+    let other = lily(["connect", "opencode", "--url", &server.url(), "--model", "rose"]);
     assert_refused(&other, 1, &["serves flower, not rose"]);
 }
 
@@ -118,7 +83,7 @@ fn name_and_context_are_what_the_server_says() {
 fn a_key_is_asked_for_checked_and_not_shown() {
     let server = Server::start(&["--api-key=sk-right"]);
     let connect = |key: &str| {
-        lily_with_variables(["connect", "claude", "--url", &server.url], &[("LILY_API_KEY", key)])
+        lily_with_variables(["connect", "claude", "--url", &server.url()], &[("LILY_API_KEY", key)])
     };
     assert_refused(&connect(""), 1, &["demands a key", "LILY_API_KEY"]);
     let wrong = connect("sk-wrong");
@@ -312,7 +277,7 @@ fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
     let programs = Programs::new();
     programs.add("opencode", "echo started");
     let mut variables = programs.variables();
-    variables.push(("LILY_URL", server.url.clone()));
+    variables.push(("LILY_URL", server.url()));
     let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, &**value)).collect();
     let connect = |flags: &[&str]| {
         lily_with_variables(["connect", "opencode", "--run"].iter().chain(flags), &variables)
@@ -323,7 +288,7 @@ fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
         &[
             "16384 tokens",
             "this server has 1024",
-            "`lily connect opencode --run --context-length 1024`",
+            "add --context-length 1024 before --run",
         ],
     );
     let all_the_same = connect(&["--context-length", "1024"]);
@@ -434,6 +399,15 @@ mod encrypted {
         let run = connect(&file("authority.pem"));
         assert_eq!(run.code, 0, "{}", run.stderr);
         assert!(run.stdout.contains(&format!("curl {url}/v1/chat/completions")), "{}", run.stdout);
+        let trust = format!("--cacert {}", file("authority.pem"));
+        assert!(run.stdout.contains(&trust), "{}", run.stdout);
+        // Node has a variable of its own.
+        let authority = file("authority.pem");
+        let variables = [("SSL_CERT_FILE", authority.as_str()), ("NODE_EXTRA_CA_CERTS", "")];
+        let shell = ["--", "sh", "-c", "echo $NODE_EXTRA_CA_CERTS"];
+        let arguments = ["connect", "openai", "--url", &url, "--run"].into_iter().chain(shell);
+        let run = lily_with_variables(arguments, &variables);
+        assert_eq!(run.stdout.trim_end(), authority, "{}", run.stderr);
         assert_refused(&connect(&file("stranger.pem")), 1, &["is not trusted", "SSL_CERT_FILE"]);
         // A client that speaks plainly gets an alert of TLS.
         let plain = url.replace("https:", "http:");

@@ -3,78 +3,12 @@
 
 mod common;
 
-use std::io::{BufRead, BufReader, Read, Write};
+use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, ChildStderr, Command, Stdio};
+use std::process::Command;
 
 use common::lily;
-
-/// A server on a port of the system's choice.
-struct Server {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    /// The line that told of its readiness.
-    ready: String,
-}
-
-impl Server {
-    fn start(flags: &[&str]) -> Server {
-        let mut child = Command::new(env!("CARGO_BIN_EXE_lily"))
-            .args(["serve", "--port=0", "--device=cpu", "--threads=1"])
-            .args(flags)
-            .env_remove("LILY_MODEL_PATH")
-            .env_remove("LILY_API_KEY")
-            .env_remove("LILY_API_KEY_FILE")
-            .env_remove("LILY_LOG")
-            .stderr(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let mut stderr = BufReader::new(child.stderr.take().unwrap());
-        let mut ready = String::new();
-        while !ready.contains("serving ") {
-            if flags.contains(&"--log-format=json") && !ready.is_empty() {
-                let line: serde_json::Value = serde_json::from_str(&ready).unwrap();
-                assert_eq!(line["level"], "INFO");
-                assert_eq!(line["message"], "loading lily-demo");
-                assert!(line["timestamp"].as_str().unwrap().ends_with('Z'), "{line}");
-            }
-            ready.clear();
-            assert_ne!(stderr.read_line(&mut ready).unwrap(), 0, "it ended before it served");
-        }
-        Server { child, stderr, ready }
-    }
-
-    /// Sends a request on a connection of its own and returns the whole response.
-    fn ask(&self, method: &str, path: &str, body: &str) -> String {
-        self.ask_with(method, path, "", body)
-    }
-
-    /// [`Server::ask`] with more headers, each with its line end.
-    fn ask_with(&self, method: &str, path: &str, headers: &str, body: &str) -> String {
-        let (_, rest) = self.ready.split_once("http://").unwrap();
-        let mut connection = TcpStream::connect(rest.split_once('/').unwrap().0).unwrap();
-        let length = body.len();
-        write!(
-            connection,
-            "{method} {path} HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
-             {headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
-        )
-        .unwrap();
-        let mut response = String::new();
-        connection.read_to_string(&mut response).unwrap();
-        response
-    }
-
-    /// Ends it as Ctrl-C does and returns what else it said.
-    fn end(mut self) -> String {
-        let id = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-INT", &id]).status().unwrap().success());
-        let mut rest = String::new();
-        self.stderr.read_to_string(&mut rest).unwrap();
-        assert!(self.child.wait().unwrap().success(), "{rest}");
-        rest
-    }
-}
+use common::server::Server;
 
 #[test]
 fn the_line_of_readiness_names_model_device_and_address() {
@@ -199,12 +133,14 @@ fn what_users_send_is_logged_where_that_is_asked_for() {
 }
 
 #[test]
-fn keys_come_from_flags_and_a_file() {
+fn keys_come_from_flags_the_variable_and_a_file() {
     let file = tempfile::NamedTempFile::new().unwrap();
     std::fs::write(file.path(), "# for ann\nfrom-file\n").unwrap();
     let path = format!("--api-key-file={}", file.path().display());
-    let server = Server::start(&["--api-key=one", "--api-key=two", &path]);
-    for (key, status) in [("one", 200), ("two", 200), ("from-file", 200), ("three", 401)] {
+    let flags = ["--api-key=one", "--api-key=two", &path];
+    let server = Server::start_with(&flags, &[("LILY_API_KEY", "variable")]);
+    let right = ["one", "two", "variable", "from-file"].map(|key| (key, 200));
+    for (key, status) in right.into_iter().chain([("three", 401)]) {
         let header = format!("authorization: Bearer {key}\r\n");
         let answer = server.ask_with("GET", "/v1/models", &header, "");
         assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{key}: {answer}");

@@ -14,6 +14,9 @@ pub(super) fn tidy(message: &str) -> String {
         return "nothing fits it".to_owned();
     }
     let line = in_one_line(message);
+    // An option that users cannot set.
+    let option = ". Enable 'coerce_one_of' option to approximate oneOf with anyOf";
+    let line = line.replace(option, " where alternatives may overlap; anyOf is");
     match line.char_indices().nth(MAX) {
         Some((at, _)) => format!("{}…", &line[..at]),
         None => line,

@@ -10,9 +10,10 @@ use super::shared::positive;
 #[derive(Debug, Args)]
 #[command(next_help_heading = "Access")]
 pub(crate) struct AccessArgs {
-    /// Demand this key (`Authorization: Bearer KEY` or `x-api-key: KEY`); may be repeated for several.
-    /// Other users of this machine can read a program's flags: the variable or a file keeps it from them
-    #[arg(long, value_name = "KEY", env = "LILY_API_KEY", hide_env_values = true)]
+    /// Demand this key (`Authorization: Bearer KEY` or `x-api-key: KEY`); may be repeated for several,
+    /// and the variable LILY_API_KEY holds one more. Other users of this machine can read a program's
+    /// flags: the variable or a file keeps it from them
+    #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
     /// Demand one of the keys in this file: one on each line, `#` begins a comment
     #[arg(long, value_name = "FILE", env = "LILY_API_KEY_FILE")]

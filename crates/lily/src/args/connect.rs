@@ -13,7 +13,7 @@ pub(crate) const DEFAULT_URL: &str = "http://127.0.0.1:8000";
 ///
 /// Without CLIENT, lists the clients. The model's name and the length of its context come from the
 /// server. Nothing is written but the output; with --run the client starts with these settings, which
-/// are gone when it ends. A key is shown as the variable LILY_API_KEY, never itself.
+/// are gone when it ends. A key is shown as the variable LILY_API_KEY, unless --show-key asks for itself.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:

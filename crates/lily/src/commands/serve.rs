@@ -83,7 +83,11 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
 
 /// The keys of all places.
 fn api_keys(args: &AccessArgs, format: LogFormat) -> Result<ApiKeys> {
-    let keys = ApiKeys::new(&args.api_key)?;
+    // Not by the parser, to which a flag goes before the variable: all of them count.
+    let variable = std::env::var_os("LILY_API_KEY");
+    let variable = variable.as_ref().map(|key| key.to_string_lossy());
+    let keys = args.api_key.iter().map(String::as_str).chain(variable.as_deref());
+    let keys = ApiKeys::new(keys)?;
     let Some(path) = &args.api_key_file else { return Ok(keys) };
     let file = || format!("--api-key-file {}", path.display());
     let text = fs::read_to_string(path).with_context(file)?;

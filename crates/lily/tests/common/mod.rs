@@ -2,6 +2,9 @@
 
 #![allow(dead_code, reason = "each test binary uses its own part")]
 
+#[cfg(unix)]
+pub(crate) mod server;
+
 use std::env;
 use std::ffi::OsStr;
 use std::io::Write;

@@ -52,6 +52,12 @@ pub(super) fn run(
     if let Some(key) = &server.key {
         command.env("LILY_API_KEY", key.text());
     }
+    // Node reads certificates from elsewhere than everyone else.
+    if let Some(file) = server.certificate()
+        && std::env::var_os("NODE_EXTRA_CA_CERTS").is_none_or(|own| own.is_empty())
+    {
+        command.env("NODE_EXTRA_CA_CERTS", file);
+    }
     for variable in &launch.variables {
         match &variable.value {
             Value::Text(text) => command.env(variable.name, text),

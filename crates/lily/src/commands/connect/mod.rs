@@ -56,8 +56,7 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
             // Some agents shorten their history again and again then, and never come to an answer.
             if args.context_length.is_none() {
                 anyhow::bail!(
-                    "{problem}; to start it all the same: `lily connect {} --run --context-length {}`",
-                    render::name(client),
+                    "{problem}; to start it all the same add --context-length {} before --run",
                     server.context
                 );
             }

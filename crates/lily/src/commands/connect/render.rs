@@ -7,7 +7,7 @@ use serde_json::{Map, Value as Json, json};
 
 use super::clients;
 use super::server::Server;
-use super::settings::{Facts, Format, Settings, Value, shell};
+use super::settings::{Facts, Format, Launch, Settings, Value, shell};
 use crate::args::{Client, DEFAULT_URL};
 
 /// The variable through which settings name the key.
@@ -54,10 +54,9 @@ pub(super) fn text(client: Client, server: &Server, settings: &Settings, show_ke
         server.base.v1()
     );
     if let Some(launch) = &settings.launch {
-        let program = if launch.program.is_none() { " -- PROGRAM ARGS" } else { "" };
-        let command = run_command(client, server);
+        let command = run_command(client, server, launch);
         let _ = writeln!(out, "\nto start it so, leaving its own settings alone:\n");
-        let _ = writeln!(out, "  {command}{program}");
+        let _ = writeln!(out, "  {command}");
     }
     if !settings.steps.is_empty() {
         let _ = writeln!(out, "\nin its settings:\n");
@@ -130,19 +129,20 @@ pub(super) fn object(client: Client, server: &Server, settings: &Settings, show_
         "steps": settings.steps,
         "example": settings.example,
         "notes": notes(facts, server, settings),
-        "run": settings.launch.as_ref().map(|_| run_command(client, server)),
+        "run": settings.launch.as_ref().map(|launch| run_command(client, server, launch)),
         "install": facts.install,
         "documentation": { "url": facts.documentation, "read": facts.read },
     })
 }
 
 /// The command that starts the client with this server.
-fn run_command(client: Client, server: &Server) -> String {
+fn run_command(client: Client, server: &Server, launch: &Launch) -> String {
     let (name, url) = (name(client), server.base.root());
+    let program = if launch.program.is_none() { " -- PROGRAM ARGS" } else { "" };
     if url == DEFAULT_URL {
-        format!("lily connect {name} --run")
+        format!("lily connect {name} --run{program}")
     } else {
-        format!("lily connect {name} --url {} --run", shell(url))
+        format!("lily connect {name} --url {} --run{program}", shell(url))
     }
 }
 
@@ -151,6 +151,13 @@ pub(super) fn notes(facts: &Facts, server: &Server, settings: &Settings) -> Vec<
     let mut notes = settings.notes.clone();
     if let Some(warning) = too_short(facts, server) {
         notes.insert(0, warning);
+    }
+    if let Some(file) = server.certificate() {
+        let file = shell(&file.to_string_lossy());
+        notes.push(format!(
+            "whoever connects must trust the server's certificate too: SSL_CERT_FILE={file} for Python \
+             and Rust programs, NODE_EXTRA_CA_CERTS={file} for Node's, --cacert {file} for curl"
+        ));
     }
     notes
 }
@@ -168,7 +175,9 @@ pub(super) fn too_short(facts: &Facts, server: &Server) -> Option<String> {
 
 /// Lines that set the environment, as this system's shells take them.
 fn exports(server: &Server, settings: &Settings, show_key: bool) -> Vec<String> {
-    let mut lines = Vec::new();
+    let launch = settings.launch.as_ref().filter(|_| !settings.variables.is_empty());
+    let mut lines: Vec<_> =
+        launch.iter().flat_map(|launch| launch.removed).map(|name| unset(name)).collect();
     let names_key = settings.variables.iter().any(|variable| variable.name == KEY);
     if refers_to_key(server, settings) || (names_key && server.key.is_some()) {
         lines.push(match (&server.key, show_key) {
@@ -197,6 +206,14 @@ fn export(name: &str, quoted: &str) -> String {
         format!("$env:{name} = {quoted}")
     } else {
         format!("export {name}={quoted}")
+    }
+}
+
+fn unset(name: &str) -> String {
+    if cfg!(windows) {
+        format!("Remove-Item Env:{name} -ErrorAction Ignore")
+    } else {
+        format!("unset {name}")
     }
 }
 

@@ -161,6 +161,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
+    /// The file of certificates that this program trusts the server by, where it is one of the user's own.
+    pub(super) fn certificate(&self) -> Option<std::ffi::OsString> {
+        let file = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty())?;
+        self.base.root().starts_with("https:").then_some(file)
+    }
+
     /// Tokens a client may ask for in one answer: a quarter of the context, so that the rest is left
     /// for the prompt.
     pub(crate) fn answer(&self) -> usize {
