@@ -201,12 +201,17 @@ where
     let backend = load(&front.loading)?;
     let state = state(front, backend)?;
     site.open(router(state.clone()));
+    // Whoever is told that there is a server may end it at once.
+    let mut interruptions = {
+        let _runtime = runtime.enter();
+        Interruptions::catch()
+    };
     ready(address);
     runtime.block_on(async {
         let (asked, shutdown) = oneshot::channel();
         let worker = state.worker().clone();
         let twice = async {
-            interrupted().await;
+            interruptions.next().await;
             let load = worker.load();
             let open = load.running + load.waiting;
             if open > 0 {
@@ -214,7 +219,7 @@ where
                 tracing::warn!("waiting for {requests}; interrupt again to end at once");
             }
             let _ = asked.send(());
-            interrupted().await;
+            interruptions.next().await;
         };
         let once = async {
             let _ = shutdown.await;
@@ -241,27 +246,48 @@ fn accept(
     Ok((connections(front, site.clone(), tls).accept(listener), address))
 }
 
-/// Completes when the user or the system asks the process to end.
-async fn interrupted() {
-    let interrupt = async {
+/// What the user and the system send to ask the process to end. It catches from its making on,
+/// so that a signal that comes before anyone waits for one is not missed.
+struct Interruptions {
+    #[cfg(unix)]
+    caught: [Option<tokio::signal::unix::Signal>; 2],
+}
+
+impl Interruptions {
+    /// Needs the runtime. A signal that cannot be caught ends the process as it does without a server.
+    fn catch() -> Self {
+        #[cfg(unix)]
+        {
+            use tokio::signal::unix::SignalKind;
+            use tokio::signal::unix::signal;
+            let kinds = [SignalKind::interrupt(), SignalKind::terminate()];
+            Interruptions { caught: kinds.map(|kind| signal(kind).ok()) }
+        }
+        #[cfg(not(unix))]
+        Interruptions {}
+    }
+
+    /// Completes with the next one.
+    #[cfg(unix)]
+    async fn next(&mut self) {
+        async fn one(caught: &mut Option<tokio::signal::unix::Signal>) {
+            match caught {
+                Some(signal) => drop(signal.recv().await),
+                None => std::future::pending().await,
+            }
+        }
+        let [interrupt, terminate] = &mut self.caught;
+        tokio::select! {
+            () = one(interrupt) => {}
+            () = one(terminate) => {}
+        }
+    }
+
+    /// Completes with the next one.
+    #[cfg(not(unix))]
+    async fn next(&mut self) {
         if tokio::signal::ctrl_c().await.is_err() {
-            // Without a handler the signal ends the process anyway.
             std::future::pending::<()>().await;
         }
-    };
-    #[cfg(unix)]
-    let terminate = async {
-        use tokio::signal::unix::SignalKind;
-        use tokio::signal::unix::signal;
-        match signal(SignalKind::terminate()) {
-            Ok(mut terminate) => drop(terminate.recv().await),
-            Err(_) => std::future::pending().await,
-        }
-    };
-    #[cfg(not(unix))]
-    let terminate = std::future::pending::<()>();
-    tokio::select! {
-        () = interrupt => {}
-        () = terminate => {}
     }
 }

@@ -21,6 +21,13 @@ fn the_line_of_readiness_names_model_device_and_address() {
 }
 
 #[test]
+fn a_server_can_be_interrupted_from_the_moment_that_it_says_it_serves() {
+    for _ in 0..10 {
+        assert_eq!(Server::start(&[]).end(), "");
+    }
+}
+
+#[test]
 fn verbose_adds_one_line_for_each_request() {
     let server = Server::start(&["--verbose"]);
     let question = r#""messages": [{"role": "user", "content": "What is the capital of Japan?"}]"#;
