@@ -272,6 +272,48 @@ fn an_agent_gets_its_settings_before_the_users_arguments_and_never_the_key_as_on
 }
 
 #[test]
+fn a_client_that_knows_a_folder_only_finds_its_settings_there() {
+    let programs = Programs::new();
+    programs.add(
+        "cline",
+        "cd $CLINE_SANDBOX_DATA_DIR && cat settings/providers.json > $HERE/settings\n\
+         ls -l settings > $HERE/modes\necho $CLINE_SANDBOX $1 > $HERE/rest\nmkdir sessions",
+    );
+    let run = programs.run(&["cline", "--model", "m", "--run", "--", "hello"]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let settings: Value = serde_json::from_str(&programs.read("settings")).unwrap();
+    let provider = settings["lastUsedProvider"].as_str().unwrap();
+    let settings = &settings["providers"][provider]["settings"];
+    assert_eq!(settings["apiKey"], "sk-secret");
+    assert_eq!(settings["baseUrl"], "http://127.0.0.1:8000/v1");
+    assert_eq!(settings["contextWindow"], 32_768);
+    assert_eq!(programs.read("rest"), "1 hello\n");
+    assert!(programs.read("modes").contains("-rw-------"), "{}", programs.read("modes"));
+    assert_eq!(programs.left(), Vec::<PathBuf>::new());
+}
+
+#[test]
+fn servers_that_the_environment_names_do_not_count_more_than_this_one() {
+    let programs = Programs::new();
+    programs.add("open-webui", "env > $HERE/environment; echo \"$@\" > $HERE/arguments");
+    let mut variables = programs.variables();
+    variables.push(("OPENAI_API_BASE_URLS", "https://api.example/v1".into()));
+    variables.push(("OPENAI_API_KEYS", "of-another".into()));
+    let variables: Vec<_> = variables.iter().map(|(name, value)| (*name, &**value)).collect();
+    let run = lily_with_variables(["connect", "open-webui", "--offline", "--run"], &variables);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let environment = programs.read("environment");
+    assert!(
+        environment.contains("OPENAI_API_BASE_URL=http://127.0.0.1:8000/v1\n"),
+        "{environment}"
+    );
+    assert!(!environment.contains("OPENAI_API_BASE_URLS"), "{environment}");
+    assert!(!environment.contains("of-another"), "{environment}");
+    // Its page is for this machine only unless the user says otherwise.
+    assert_eq!(programs.read("arguments"), "serve --host 127.0.0.1\n");
+}
+
+#[test]
 fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
     let server = Server::start(&["--context=1024"]);
     let programs = Programs::new();
@@ -285,11 +327,7 @@ fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
     assert_refused(
         &connect(&[]),
         1,
-        &[
-            "16384 tokens",
-            "this server has 1024",
-            "add --context-length 1024 before --run",
-        ],
+        &["16384 tokens", "this server has 1024", "add --context-length 1024 before --run"],
     );
     let all_the_same = connect(&["--context-length", "1024"]);
     assert_eq!(all_the_same.stdout, "started\n", "{}", all_the_same.stderr);

@@ -1,7 +1,7 @@
 //! Starts a client with settings that live as long as it does.
 
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::{self, OpenOptions};
 use std::io::{self, ErrorKind, Write};
 use std::path::Path;
 use std::process::{Command, ExitCode, ExitStatus};
@@ -95,6 +95,9 @@ fn folder(launch: &Launch) -> Result<Option<TempDir>> {
     let folder = builder.tempdir().context("cannot create a temporary folder")?;
     for (name, text) in &launch.files {
         let path = folder.path().join(name);
+        let parent = path.parent().unwrap_or(folder.path());
+        fs::create_dir_all(parent)
+            .with_context(|| format!("cannot create {}", parent.display()))?;
         write(&path, text).with_context(|| format!("cannot write {}", path.display()))?;
     }
     Ok(Some(folder))

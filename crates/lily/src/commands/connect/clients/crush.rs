@@ -17,7 +17,6 @@ pub(super) const FACTS: Facts = Facts {
 pub(super) fn settings(server: &Server) -> Settings {
     let chosen = json!({ "provider": "lily", "model": server.model });
     let config = json!({
-        "$schema": "https://charm.land/crush.json",
         "providers": {
             "lily": {
                 "name": "lily",

@@ -9,11 +9,9 @@ pub(super) const FACTS: Facts = Facts {
     install: "pip install open-webui",
     documentation: "https://docs.openwebui.com/reference/env-configuration",
     read: "2026-11-30",
-    least: 0,
+    // Its page offers the model some forty tools of its own.
+    least: 12_288,
 };
-
-/// Seconds that an answer may take, in place of 5 minutes.
-const TIMEOUT: u32 = 3_600;
 
 fn variables(server: &Server) -> Vec<Variable> {
     vec![
@@ -21,7 +19,6 @@ fn variables(server: &Server) -> Vec<Variable> {
         settings::key("OPENAI_API_KEY"),
         settings::text("DEFAULT_MODELS", &server.model),
         settings::text("ENABLE_OLLAMA_API", "False"),
-        settings::text("AIOHTTP_CLIENT_TIMEOUT", TIMEOUT),
         // Else what an earlier start has stored counts, and this start's values are stored in turn.
         settings::text("ENABLE_PERSISTENT_CONFIG", "False"),
     ]
@@ -29,11 +26,18 @@ fn variables(server: &Server) -> Vec<Variable> {
 
 pub(super) fn settings(server: &Server) -> Settings {
     let mut launch = Launch::new("open-webui", variables(server));
-    launch.otherwise = &["serve"];
+    launch.otherwise = &["serve", "--host", "127.0.0.1"];
+    // Lists of servers, which count more than the one.
+    launch.removed = &["OPENAI_API_BASE_URLS", "OPENAI_API_KEYS", "OPENAI_API_CONFIGS"];
     Settings {
         variables: variables(server),
-        example: "open-webui serve".into(),
+        example: "open-webui serve --host 127.0.0.1".into(),
         notes: vec![
+            "Without --host it listens on all addresses, and whoever comes first is its administrator."
+                .into(),
+            "DEFAULT_MODEL_PARAMS='{\"function_calling\": \"legacy\"}' leaves out the tools that its page gives \
+             the model: then a short context is enough."
+                .into(),
             "To keep the connection, enter URL and key in Admin Panel > Settings > Connections instead."
                 .into(),
             "In Docker, this machine is host.docker.internal: the URL is as above with that name, and \
