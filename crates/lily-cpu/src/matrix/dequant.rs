@@ -58,20 +58,27 @@ pub(super) fn header<S: Simd>(s: S, dtype: Dtype, block: &[[u32; 16]]) -> (S::F,
     }
 }
 
-/// Expands groups of an affine tile into `[input][16]`.
+/// Expands groups of an affine tile into `[input][16]`, and asks for as many lines of what comes `next`.
 #[inline(always)]
 pub(super) fn expand_affine<S: Simd, const BITS: usize>(
     s: S,
     layout: &AffineLayout,
     blocks: &[[u32; 16]],
+    next: *const u8,
     panel: &mut [Line],
 ) {
     let group = layout.chunks * CHUNK;
-    for (block, panel) in blocks.chunks_exact(layout.block()).zip(panel.chunks_exact_mut(group)) {
+    let blocks = blocks.chunks_exact(layout.block()).zip(panel.chunks_exact_mut(group));
+    for (i, (block, panel)) in blocks.enumerate() {
+        let next = next.wrapping_add(i * size_of_val(block));
+        s.prefetch(next);
         let (scale, bias) = header(s, layout.scale, block);
         let (chunks, _) = block[layout.header..].as_chunks::<BITS>();
         let (panel, _) = panel.as_chunks_mut::<CHUNK>();
-        for (words, panel) in chunks.iter().zip(panel) {
+        for (i, (words, panel)) in chunks.iter().zip(panel).enumerate() {
+            for line in layout.header + i * BITS..layout.header + (i + 1) * BITS {
+                s.prefetch(next.wrapping_add(line * size_of::<[u32; 16]>()));
+            }
             for_each_value!(J => {
                 let factor = const { Place::of(BITS, J).factor() };
                 let q = quant::<S, BITS, J>(s, words);

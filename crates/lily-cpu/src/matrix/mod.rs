@@ -27,7 +27,7 @@ use lily_checkpoint::manifest::{MatrixFormat, MatrixShape, WeightInfo, WeightSha
 use lily_checkpoint::{Checkpoint, MatrixPart};
 use lily_device::DeviceError;
 
-use self::buffer::{Buffer, Line, lines};
+use self::buffer::{Buffer, lines};
 use self::digits::Digits;
 use self::gemv::{Prepared, Target};
 use self::layout::{AffineLayout, tile_bytes};
@@ -55,7 +55,7 @@ pub type ReadRows<'a> =
 pub struct Scratch {
     prepared: Prepared,
     digits: Digits,
-    panel: Vec<Line>,
+    gemm: gemm::Buffers,
     up: Vec<f32>,
 }
 
@@ -68,7 +68,7 @@ pub struct Matrix {
 }
 
 /// Output columns that [`Matrix::multiply_gated`] computes before it combines them.
-const GATED_TILES: usize = 4;
+const GATED_TILES: usize = 8;
 
 impl Matrix {
     /// Reads a matrix of the checkpoint with all threads of the pool; `progress` hears of the bytes
@@ -256,7 +256,7 @@ impl Matrix {
             return;
         }
         if !self.streams(x.len()) {
-            gemm::multiply(self.isa, &self.shape, tiles, x, target, &mut scratch.panel);
+            gemm::multiply(self.isa, &self.shape, tiles, x, target, &mut scratch.gemm);
             return;
         }
         let cols = self.shape.cols;
