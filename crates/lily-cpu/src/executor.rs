@@ -116,6 +116,10 @@ impl Executor {
     }
 
     fn run_stage(&mut self, pool: &Pool, steps: &[PreparedStep], stage: &[usize], run: &Run<'_>) {
+        // What the stage reads, no step of it writes; earlier stages may have.
+        for workspace in &mut self.workspaces {
+            workspace.matrix.forget();
+        }
         self.shares.clear();
         let mut end = 0;
         for &step in stage {

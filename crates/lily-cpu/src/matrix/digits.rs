@@ -6,7 +6,7 @@
 //! half of the places beside an input a thousand times as large, which models do have.) Four weights of
 //! a row cost one multiplication per digit, where `f32` takes a conversion and a multiplication each.
 
-use super::gemv::{Target, TileProduct};
+use super::gemv::{Target, TileProduct, ahead};
 use super::layout::{AffineLayout, CHUNK};
 use super::rows::XRows;
 use crate::simd::{ByteKernel, Bytes, Isa};
@@ -199,17 +199,21 @@ impl<S: Bytes, const BITS: usize, const M: usize> TileProduct<S, M> for Affine<'
 
         let mut totals = [[s.zero(); M]; T];
         for group in 0..groups {
+            let ahead = ahead::<T>(self.layout, group);
             let blocks: [&[[u32; 16]]; T] =
                 std::array::from_fn(|t| &tiles[t][group * block..][..block]);
             let words: [&[[[u32; 16]; BITS]]; T] =
                 std::array::from_fn(|t| blocks[t][self.layout.header..].as_chunks::<BITS>().0);
+            for block in blocks {
+                s.prefetch(block.as_ptr().cast::<u8>().wrapping_add(ahead));
+            }
             let mut sums = [[[s.splat_u32(0); DIGITS]; M]; T];
             for chunk in 0..chunks {
                 let words: [&[[u32; 16]; BITS]; T] = std::array::from_fn(|t| &words[t][chunk]);
                 let x: [&Chunk; M] = std::array::from_fn(|m| &digits[m][group * chunks + chunk]);
                 for word in 0..WORDS {
                     for t in 0..T {
-                        let q = weights::<S, BITS>(s, words[t], word);
+                        let q = weights::<S, BITS>(s, words[t], word, ahead);
                         for m in 0..M {
                             for digit in 0..DIGITS {
                                 let x = s.splat_u32(x[m][digit][word]);
@@ -240,13 +244,18 @@ impl<S: Bytes, const BITS: usize, const M: usize> TileProduct<S, M> for Affine<'
 
 /// Four weights of each of 16 rows, as bytes.
 #[inline(always)]
-fn weights<S: Bytes, const BITS: usize>(s: S, words: &[[u32; 16]; BITS], word: usize) -> S::U {
-    if BITS == 8 {
-        return s.load_u32(&words[word]);
+fn weights<S: Bytes, const BITS: usize>(
+    s: S,
+    words: &[[u32; 16]; BITS],
+    word: usize,
+    ahead: usize,
+) -> S::U {
+    let line = &words[word * BITS / 8];
+    if BITS == 8 || word.is_multiple_of(2) {
+        s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(ahead));
     }
-    let line = &words[word / 2];
-    if word.is_multiple_of(2) {
-        s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(super::gemv::PREFETCH));
+    if BITS == 8 {
+        return s.load_u32(line);
     }
     let line = s.load_u32(line);
     let nibbles = if word.is_multiple_of(2) { line } else { s.shr(line, 4) };

@@ -18,7 +18,16 @@ const FLOAT_GROUP: usize = 64;
 
 /// Bytes that weights are asked for ahead of their use: the hardware's own prefetcher stays too
 /// close (measured on Zen 3).
-pub(super) const PREFETCH: usize = 2048;
+const PREFETCH: usize = 2048;
+
+/// How far ahead of a group of a tile memory is asked for, in bytes: the tile's own next groups, and at
+/// its end the beginning of the tile that comes after the `T` that are read side by side.
+#[inline(always)]
+pub(super) fn ahead<const T: usize>(layout: &AffineLayout, group: usize) -> usize {
+    let line = size_of::<[u32; 16]>();
+    let (at, size) = (group * layout.block() * line, layout.tile() * line);
+    if at + PREFETCH < size { PREFETCH } else { PREFETCH + (T - 1) * size }
+}
 
 /// Where results go.
 #[derive(Clone, Copy)]
@@ -215,17 +224,21 @@ impl<S: Simd, const BITS: usize, const M: usize> TileProduct<S, M> for Affine<'_
 
         let mut totals = [[s.zero(); M]; T];
         for group in 0..groups {
+            let ahead = ahead::<T>(self.layout, group);
             let blocks: [&[[u32; 16]]; T] =
                 std::array::from_fn(|t| &tiles[t][group * block..][..block]);
             let words: [&[[[u32; 16]; BITS]]; T] =
                 std::array::from_fn(|t| blocks[t][self.layout.header..].as_chunks::<BITS>().0);
+            for block in blocks {
+                s.prefetch(block.as_ptr().cast::<u8>().wrapping_add(ahead));
+            }
             // Two sums of alternating inputs: enough independent chains to hide the latency.
             let mut sum = [[[s.zero(); 2]; M]; T];
             for chunk in 0..chunks {
                 let words: [&[[u32; 16]; BITS]; T] = std::array::from_fn(|t| &words[t][chunk]);
                 for words in words {
                     for line in words {
-                        s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(PREFETCH));
+                        s.prefetch(line.as_ptr().cast::<u8>().wrapping_add(ahead));
                     }
                 }
                 let x: [&[f32; CHUNK]; M] = std::array::from_fn(|m| &x[m][group * chunks + chunk]);

@@ -51,12 +51,37 @@ pub type ReadRows<'a> =
     dyn Fn(MatrixPart, usize, Range<usize>, &mut [u8]) -> Result<(), DeviceError> + Sync + 'a;
 
 /// Working memory of one thread; grows to what its largest product needs.
+///
+/// It remembers which inputs it has prepared last, so that the tasks of a step, and steps that read
+/// the same inputs, prepare them once: whoever changes inputs in place calls [`Scratch::forget`].
 #[derive(Debug, Default)]
 pub struct Scratch {
+    ready: Option<Inputs>,
     prepared: Prepared,
     digits: Digits,
     gemm: gemm::Buffers,
     up: Vec<f32>,
+}
+
+impl Scratch {
+    /// Inputs may have changed since the last product.
+    pub fn forget(&mut self) {
+        self.ready = None;
+    }
+}
+
+/// Rows that products stream the weights for.
+const STREAMED: usize = 4;
+
+/// What prepared inputs depend on, besides the values of the rows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Inputs {
+    /// Addresses of the rows.
+    rows: [Option<usize>; STREAMED],
+    cols: usize,
+    bits: usize,
+    group_size: usize,
+    isa: Isa,
 }
 
 /// A matrix, or one per expert, repacked into tiles.
@@ -222,22 +247,32 @@ impl Matrix {
     /// Whether few enough rows come to stream the weights instead of expanding them.
     fn streams(&self, n_rows: usize) -> bool {
         match self.shape.format {
-            MatrixFormat::Affine { bits: 4 | 8, .. } => n_rows <= 4,
+            MatrixFormat::Affine { bits: 4 | 8, .. } => n_rows <= STREAMED,
             _ => n_rows <= 1,
         }
     }
 
     fn prepare(&self, x: &XRows<'_>, scratch: &mut Scratch) {
-        if let MatrixFormat::Affine { bits, group_size, scale } = self.shape.format
-            && self.streams(x.len())
-        {
-            let layout = AffineLayout::new(self.shape.cols, bits, group_size, scale);
-            if digits::takes(self.isa, layout.bits) {
-                scratch.digits.fill(self.isa, &layout, x);
-            } else {
-                scratch.prepared.fill(self.isa, &layout, x);
-            }
+        let MatrixShape { cols, format: MatrixFormat::Affine { bits, group_size, scale }, .. } =
+            self.shape
+        else {
+            return;
+        };
+        if !self.streams(x.len()) {
+            return;
         }
+        let layout = AffineLayout::new(cols, bits, group_size, scale);
+        let rows = std::array::from_fn(|i| (i < x.len()).then(|| x.row(i, cols).as_ptr().addr()));
+        let inputs = Some(Inputs { rows, cols, bits: layout.bits, group_size, isa: self.isa });
+        if scratch.ready == inputs {
+            return;
+        }
+        if digits::takes(self.isa, layout.bits) {
+            scratch.digits.fill(self.isa, &layout, x);
+        } else {
+            scratch.prepared.fill(self.isa, &layout, x);
+        }
+        scratch.ready = inputs;
     }
 
     fn multiply_prepared(

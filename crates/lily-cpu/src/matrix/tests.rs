@@ -132,13 +132,22 @@ fn contiguous(count: usize) -> RowIndex<'static> {
 
 /// The whole product of one expert, in tasks of `tiles` tiles.
 fn product(matrix: &Matrix, expert: usize, x: &XRows<'_>, tiles: usize) -> Vec<f32> {
+    product_with(matrix, expert, x, tiles, &mut Scratch::default())
+}
+
+fn product_with(
+    matrix: &Matrix,
+    expert: usize,
+    x: &XRows<'_>,
+    tiles: usize,
+    scratch: &mut Scratch,
+) -> Vec<f32> {
     let n = matrix.shape().rows;
     let mut out = vec![f32::NAN; x.len() * n];
     let rows = OutRows::exclusive(&mut out, n, contiguous(x.len()));
-    let mut scratch = Scratch::default();
     for first in (0..matrix.n_tiles()).step_by(tiles) {
         let some = first..(first + tiles).min(matrix.n_tiles());
-        matrix.multiply(expert, some, x, &rows, Mode::Overwrite, &mut scratch);
+        matrix.multiply(expert, some, x, &rows, Mode::Overwrite, scratch);
     }
     out
 }
@@ -309,6 +318,34 @@ fn a_row_has_the_same_bits_in_any_company_on_the_same_path() {
             for pair in products.windows(2) {
                 assert_eq!(pair[0][..64], pair[1][..64], "{isa} {counts:?}");
             }
+        }
+    }
+}
+
+#[test]
+fn inputs_that_are_prepared_once_serve_no_other_product() {
+    let pool = Pool::new(1);
+    let formats = [(4, 64), (4, 32), (8, 64), (2, 64)];
+    let stored = formats.map(|(bits, group_size)| {
+        let format = affine(bits, group_size, Dtype::Bf16);
+        Stored::random(MatrixShape { n_experts: 1, rows: 48, cols: 256, format }, 5)
+    });
+    let mut x = Random(6).floats(5 * 256);
+    for isa in Isa::available() {
+        let matrices: Vec<_> = stored.iter().map(|stored| stored.pack(isa, &pool)).collect();
+        let mut scratch = Scratch::default();
+        for round in 0..3 {
+            for matrix in &matrices {
+                for (first, count) in [(0, 1), (1, 1), (0, 1), (0, 2), (1, 4), (0, 4), (0, 3)] {
+                    let x = XRows::new(&x, 256, RowIndex::Contiguous { first, count });
+                    let found = product_with(matrix, 0, &x, 2, &mut scratch);
+                    let format = matrix.shape().format;
+                    let what = format!("round {round}, {isa} {format:?}, rows {first}+{count}");
+                    assert_eq!(found, product(matrix, 0, &x, 2), "{what}");
+                }
+            }
+            x.rotate_left(7);
+            scratch.forget();
         }
     }
 }

@@ -56,6 +56,8 @@ impl Kernel for Composite {
         let memory = unsafe { Memory::new(&spans) };
         let inner = Run { memory, active: run.active, threads: 1, isa: run.isa };
         for kernel in &self.kernels {
+            // It may read what the one before has written.
+            workspace.matrix.forget();
             let count = kernel.tasks(&inner);
             for index in 0..count {
                 kernel.task(&inner, Part { index, count }, workspace);
