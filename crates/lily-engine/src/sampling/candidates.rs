@@ -147,6 +147,20 @@ pub(crate) fn select_nucleus(
     share: f32,
     out: &mut Vec<Candidate>,
 ) {
+    let target = f64::from(share) * weights.sum(logits, 0.0);
+    // Mostly a few tokens have nearly all of the weight.
+    for few in [64, 1024] {
+        select_top(logits, few, out);
+        let mut sum = 0.0;
+        let reached = out.iter().position(|candidate| {
+            sum += f64::from(weights.weight(candidate.logit));
+            sum >= target
+        });
+        if let Some(last) = reached {
+            out.truncate(last + 1);
+            return;
+        }
+    }
     // Weights are summed by bins of equal width in the logit: only the bin in which the share is
     // reached has to be sorted.
     const BINS: usize = 1024;
@@ -160,7 +174,6 @@ pub(crate) fn select_nucleus(
             sums[bin(logit)] += f64::from(weight);
         }
     }
-    let target = f64::from(share) * sums.iter().sum::<f64>();
     let mut sum = 0.0;
     let mut last_bin = 0;
     while last_bin < BINS - 1 && sum + sums[last_bin] < target {

@@ -322,6 +322,9 @@ fn any_logits() -> impl Strategy<Value = Vec<f32>> {
     prop_oneof![
         prop::collection::vec(-20.0f32..20.0, 1..400),
         prop::collection::vec((-8i8..8).prop_map(f32::from), 1..400),
+        // More than are looked at first, with much and with little weight behind these.
+        prop::collection::vec(-1.0f32..1.0, 1000..2000),
+        prop::collection::vec(-4.0f32..4.0, 1000..2000),
     ]
 }
 
