@@ -7,7 +7,12 @@
 LILY_FUNC uint dequantised_pair_(uint v, uint scales, uint biases) {
   uint pair;
   asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(pair) : "r"(v), "n"(0x000f000f), "n"(0x43004300));
+#if __CUDA_ARCH__ >= 900
   asm("sub.rn.bf16x2 %0, %1, %2;" : "=r"(pair) : "r"(pair), "r"(0x43004300u));
+#else
+  // Times 1 minus 128.
+  asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(pair), "r"(0x3f803f80u), "r"(0xc300c300u));
+#endif
   asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(pair) : "r"(pair), "r"(scales), "r"(biases));
   return pair;
 }

@@ -56,6 +56,14 @@ impl Chip {
         })
     }
 
+    /// Itself, unless it is older than Ampere, which first multiplied matrices of bf16.
+    fn served(self) -> Result<Chip, CudaError> {
+        if self.capability < (8, 0) {
+            return Err(CudaError::OldChip { name: self.name, found: self.capability });
+        }
+        Ok(self)
+    }
+
     /// The target that code is made for; from capability 9.0 on with the chip's own instructions.
     pub(crate) fn arch(&self) -> String {
         let (major, minor) = self.capability;
@@ -86,7 +94,7 @@ impl CudaDevice {
         }
         let context =
             CudaContext::new(options.ordinal).map_err(driver("cuDevicePrimaryCtxRetain"))?;
-        let chip = Chip::of(&context)?;
+        let chip = Chip::of(&context)?.served()?;
         Ok(CudaDevice { context, options, chip })
     }
 
@@ -161,15 +169,21 @@ fn device_count() -> Result<usize, CudaError> {
 mod tests {
     use super::*;
 
+    fn chip(capability: (i32, i32)) -> Chip {
+        let name = "Quadro RTX 8000".to_owned();
+        Chip { name, capability, multiprocessors: 1, threads: 1024, grid: [1; 3] }
+    }
+
+    #[test]
+    fn chips_older_than_ampere_are_refused_by_name() {
+        let error = chip((7, 5)).served().unwrap_err().to_string();
+        let words = "Quadro RTX 8000 has compute capability 7.5, expected 8.0 or newer";
+        assert_eq!(error, words);
+        assert_eq!(chip((8, 0)).served().unwrap(), chip((8, 0)));
+    }
+
     #[test]
     fn code_is_made_for_the_chip_at_hand() {
-        let chip = |capability| Chip {
-            name: "test".into(),
-            capability,
-            multiprocessors: 1,
-            threads: 1024,
-            grid: [1; 3],
-        };
         assert_eq!(chip((8, 9)).arch(), "sm_89");
         assert_eq!(chip((9, 0)).arch(), "sm_90a");
         assert_eq!(chip((12, 0)).arch(), "sm_120a");
@@ -184,6 +198,7 @@ mod tests {
                 | CudaError::NoCompiler
                 | CudaError::NoDevice { .. }
                 | CudaError::OldDriver { .. }
+                | CudaError::OldChip { .. }
                 | CudaError::CompilerTooNew { .. }
                 | CudaError::Driver { .. },
             ) => {}

@@ -29,6 +29,14 @@ pub enum CudaError {
         /// The oldest that works.
         least: i32,
     },
+    /// The GPU lacks instructions that the kernels are made of.
+    #[error("{name} has compute capability {}.{}, expected 8.0 or newer", found.0, found.1)]
+    OldChip {
+        /// The GPU's name.
+        name: String,
+        /// Its compute capability.
+        found: (i32, i32),
+    },
     /// Code that the compiler makes does not load into this driver.
     #[error("NVRTC is of CUDA {compiler}, the driver only of {driver}")]
     CompilerTooNew {

@@ -1,12 +1,13 @@
-//! Every kind of kernel that plans need, compiled for a Hopper chip: no GPU is needed for that.
+//! Every kind of kernel that plans need, compiled for a Hopper chip and for the oldest that is served,
+//! or for the one that `LILY_NVRTC_ARCH` names, such as `sm_89`: no GPU is needed for that.
 
 #[path = "../../lily-kernels/tests/common/mod.rs"]
 mod common;
 
 use std::collections::BTreeSet;
 
-use lily_cuda::{CudaError, compile_kernels};
-use lily_kernels::launch::Kernel;
+use lily_cuda::{CudaError, Resources, compile_kernels};
+use lily_kernels::launch::{Kernel, Launch};
 use lily_kernels::lower::Tuning;
 
 /// What a kernel of the small checkpoints stands for: its template, formats and switches. Numbers
@@ -27,27 +28,52 @@ fn tuning() -> Tuning {
     }
 }
 
-#[test]
-fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
-    let Some(shared) = common::shared() else { return };
-    let tuning = tuning();
-    let large = common::launches_for(&[shared.join("qwen36")], &tuning);
-    let small = common::launches_for(&common::checkpoints(&shared), &tuning);
-    let mut seen = BTreeSet::new();
-    let mut kernels: Vec<&Kernel> = large.iter().map(|launch| &launch.kernel).collect();
-    seen.extend(kernels.iter().map(|kernel| kind(kernel)));
-    kernels.extend(small.iter().map(|l| &l.kernel).filter(|kernel| seen.insert(kind(kernel))));
+/// Launches of the 35B shape, and of the small checkpoints what differs in kind.
+struct Launches {
+    large: Vec<Launch>,
+    small: Vec<Launch>,
+}
 
-    let resources = match compile_kernels(&kernels, "sm_90a") {
-        Ok(resources) => resources,
+impl Launches {
+    fn of_the_reference_plans() -> Option<Launches> {
+        let (shared, tuning) = (common::shared()?, tuning());
+        let large = common::launches_for(&[shared.join("qwen36")], &tuning);
+        let mut small = common::launches_for(&common::checkpoints(&shared), &tuning);
+        let mut seen: BTreeSet<_> =
+            large.iter().map(|launch| owned(kind(&launch.kernel))).collect();
+        small.retain(|launch| seen.insert(owned(kind(&launch.kernel))));
+        Some(Launches { large, small })
+    }
+
+    fn kernels(&self) -> Vec<&Kernel> {
+        self.large.iter().chain(&self.small).map(|launch| &launch.kernel).collect()
+    }
+}
+
+fn owned((template, args): (&'static str, Vec<&str>)) -> (&'static str, Vec<String>) {
+    (template, args.into_iter().map(str::to_owned).collect())
+}
+
+/// `None` where there is no compiler and none is demanded.
+fn compiled(kernels: &[&Kernel], arch: &str) -> Option<Vec<Resources>> {
+    match compile_kernels(kernels, arch) {
+        Ok(resources) => Some(resources),
         Err(error @ CudaError::NoCompiler) => {
             assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{error}");
             eprintln!("skipped: {error}");
-            return;
+            None
         }
-        Err(error) => panic!("{error}"),
-    };
-    for (launch, resources) in large.iter().zip(&resources) {
+        Err(error) => panic!("{arch}: {error}"),
+    }
+}
+
+#[test]
+fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
+    let Some(launches) = Launches::of_the_reference_plans() else { return };
+    let kernels = launches.kernels();
+    let arch = std::env::var("LILY_NVRTC_ARCH").unwrap_or_else(|_| "sm_90a".to_owned());
+    let Some(resources) = compiled(&kernels, &arch) else { return };
+    for (launch, resources) in launches.large.iter().zip(&resources) {
         let (registers, threads) = (resources.registers, launch.threads);
         eprintln!("{registers:3} registers, {threads:3} threads: {}", launch.kernel.host_name());
     }
@@ -62,4 +88,15 @@ fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
         kernels.len(),
         spilling.join("\n")
     );
+}
+
+/// Ampere has neither early starts nor all of Hopper's arithmetic. (Some of its kernels keep up to 32
+/// bytes on the stack.)
+#[test]
+fn kernels_of_the_reference_plans_compile_for_the_oldest_chip_that_is_served() {
+    let Some(launches) = Launches::of_the_reference_plans() else { return };
+    let kernels = launches.kernels();
+    if let Some(resources) = compiled(&kernels, "sm_80") {
+        assert_eq!(resources.len(), kernels.len());
+    }
 }
