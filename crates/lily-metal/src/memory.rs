@@ -264,6 +264,17 @@ impl SharedBuffer {
         unsafe { std::ptr::copy_nonoverlapping(from, bytes.as_mut_ptr(), bytes.len()) }
     }
 
+    /// Reads numbers of 4 bytes.
+    ///
+    /// # Safety
+    /// As [`SharedBuffer::read`].
+    pub(crate) unsafe fn read_floats(&self, offset: u64, floats: &mut [f32]) {
+        let bytes = size_of_val(floats);
+        let from = self.at(offset, bytes);
+        // SAFETY: as in `read`; all bits are a number.
+        unsafe { std::ptr::copy_nonoverlapping(from, floats.as_mut_ptr().cast::<u8>(), bytes) }
+    }
+
     /// Zeroes bytes.
     ///
     /// # Safety

@@ -260,10 +260,8 @@ impl MetalModel {
 impl PreparedPlan {
     fn read_logits(&self, keep: &Keep, rows: usize, logits: &mut Vec<f32>) {
         let plan = self.plan.plan();
-        let mut bytes = vec![0; 4 * plan.logits_len(rows)];
+        logits.resize(plan.logits_len(rows), 0.0);
         // SAFETY: the run's commands have completed, and its lock is still held.
-        unsafe { keep.ports.read(keep.port(plan.ports.logits), &mut bytes) };
-        logits.clear();
-        logits.extend(bytes.chunks_exact(4).map(|b| f32::from_ne_bytes([b[0], b[1], b[2], b[3]])));
+        unsafe { keep.ports.read_floats(keep.port(plan.ports.logits), logits) };
     }
 }
