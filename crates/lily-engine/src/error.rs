@@ -104,6 +104,15 @@ pub enum EngineError {
         /// What the guide says.
         source: GuideError,
     },
+    /// There is nobody to ask what may follow: a fault of the program or the machine, not of what the
+    /// guide was made from.
+    #[error("the guide was lost after position {position}: {reason}")]
+    GuideLost {
+        /// Position of the last token.
+        position: usize,
+        /// What happened to it.
+        reason: String,
+    },
     /// The guide allowed no token that can be sampled.
     #[error("the guide allows no token after position {position}")]
     NothingAllowed {

@@ -151,7 +151,8 @@ impl<'s> Generation<'s> {
     ///
     /// # Errors
     /// [`EngineError::NonFiniteLogits`], [`EngineError::Device`], and for a guide
-    /// [`EngineError::Guide`] and [`EngineError::NothingAllowed`]; the generation has then ended.
+    /// [`EngineError::Guide`], [`EngineError::GuideLost`] and [`EngineError::NothingAllowed`]; the
+    /// generation has then ended.
     pub fn next_token(&mut self) -> Result<Option<GeneratedToken>, EngineError> {
         if self.finish.is_some() || self.failed {
             return Ok(None);
@@ -204,8 +205,7 @@ impl<'s> Generation<'s> {
         let logits = self.session.logits_mut();
         require_finite(logits, position)?;
         if let Guidance::Running(guide) = &self.guide {
-            let allowed =
-                guide.answer().map_err(|source| EngineError::Guide { position, source })?;
+            let allowed = guide.answer(position)?;
             let possible = &mut logits[..self.sampler.token_limit()];
             if restrict(&allowed, possible, position)?.is_none() {
                 self.finish = Some(FinishReason::Stop);
@@ -238,8 +238,11 @@ impl<'s> Generation<'s> {
         self.guide = match std::mem::replace(&mut self.guide, Guidance::None) {
             Guidance::Waiting(guide) => {
                 let position = self.session.position();
-                let thread = GuideThread::start(guide);
-                Guidance::Running(thread.map_err(|source| EngineError::Guide { position, source })?)
+                let lost = |error| EngineError::GuideLost {
+                    position,
+                    reason: format!("no thread for it: {error}"),
+                };
+                Guidance::Running(GuideThread::start(guide).map_err(lost)?)
             }
             other => other,
         };

@@ -121,21 +121,24 @@ pub(crate) struct GuideThread {
 
 impl GuideThread {
     /// Asks for the first answer at once.
-    pub(crate) fn start(guide: Box<dyn Guide>) -> Result<Self, GuideError> {
+    pub(crate) fn start(guide: Box<dyn Guide>) -> std::io::Result<Self> {
         // One token and one answer are on their way at most.
         let (tokens, chosen) = sync_channel(1);
         let (answer, answers) = sync_channel(1);
         let thread = std::thread::Builder::new()
             .name("lily-guide".to_owned())
-            .spawn(move || answer_all(guide, &chosen, &answer))
-            .map_err(|error| GuideError { message: format!("no thread for the guide: {error}") })?;
+            .spawn(move || answer_all(guide, &chosen, &answer))?;
         Ok(GuideThread { tokens: Some(tokens), answers, thread: Some(thread) })
     }
 
-    /// The answer to the last token; waits for it.
-    pub(crate) fn answer(&self) -> Result<Allowed, GuideError> {
-        let lost = |_| Err(GuideError { message: "the guide has panicked".to_owned() });
-        self.answers.recv().unwrap_or_else(lost)
+    /// The answer to the last token, which was at `position`; waits for it.
+    pub(crate) fn answer(&self, position: usize) -> Result<Allowed, EngineError> {
+        match self.answers.recv() {
+            Ok(answer) => answer.map_err(|source| EngineError::Guide { position, source }),
+            Err(_) => {
+                Err(EngineError::GuideLost { position, reason: "it has panicked".to_owned() })
+            }
+        }
     }
 
     /// Hands over the token that was chosen, to be answered.

@@ -213,7 +213,7 @@ fn a_guide_that_fails_panics_or_allows_nothing_is_an_error_and_no_text() {
     let guide = scripted(|chosen| if chosen.len() < 2 { Ok(Allowed::Any) } else { panic!("oh") });
     let (tokens, result) = run(&mut session, greedy(9), Some(guide));
     assert_eq!(tokens.len(), 2);
-    assert!(matches!(result, Err(EngineError::Guide { .. })), "{result:?}");
+    assert!(matches!(result, Err(EngineError::GuideLost { position: 5, .. })), "{result:?}");
 
     // The session is none the worse.
     session.reset();
