@@ -274,6 +274,8 @@ fn text_of_a_schema_is_text_of_that_form() {
     assert!(inside("a123b") && !inside("a12b3"));
     let length = of(json!({"type": "string", "minLength": 2, "maxLength": 3}));
     assert!(length("日本") && length("a\nb") && !length("a") && !length("abcd"));
+    let long = of(json!({"type": "string", "minLength": 2_000}));
+    assert!(long(&"word and more ".repeat(150)) && !long(&"word and more ".repeat(140)));
     let date = of(json!({"type": "string", "format": "date"}));
     assert!(date("2024-02-28") && !date("2024-13-01") && !date("today"));
     let uuid = of(json!({"type": "string", "format": "uuid"}));

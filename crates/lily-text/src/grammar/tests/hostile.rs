@@ -110,3 +110,11 @@ fn costly_grammars_end_in_a_bounded_time_one_way_or_the_other() {
         }
     }
 }
+
+#[test]
+fn long_text_of_bounded_length_is_followed_to_its_end() {
+    let text = format!("\"{}\"", "word and more ".repeat(2_000));
+    assert!(takes(&schema(json!({"type": "string", "maxLength": 100_000})), &text));
+    assert!(takes(&schema(json!({"type": "string", "minLength": 20_000})), &text));
+    assert!(!takes(&schema(json!({"type": "string", "maxLength": 20_000})), &text));
+}
