@@ -11,8 +11,11 @@
 /** Calls an answer may hold before the rest is dropped: a broken server must not fill memory. */
 const MAX_CALLS = 128;
 
-/** Milliseconds of an answer below which a speed says nothing: chunks may have come in one piece. */
+/** Milliseconds of an answer below which what this page sees of its speed says nothing: chunks may have come in one piece. */
 const SHORTEST = 50;
+
+/** Tokens after the first from which the server's own clock gives a speed. */
+const FEWEST = 2;
 
 export function userMessage(content) {
   return { role: "user", content };
@@ -84,8 +87,8 @@ function readUsage(usage) {
   };
 }
 
-function readSpeed({ predicted_per_second: speed, predicted_ms: time }) {
-  return Number.isFinite(speed) && speed > 0 && time >= SHORTEST ? speed : null;
+function readSpeed({ predicted_per_second: speed, predicted_n: tokens }) {
+  return Number.isFinite(speed) && speed > 0 && tokens >= FEWEST ? speed : null;
 }
 
 function count(value) {

@@ -49,15 +49,16 @@ test("thinking, text, end and usage join into one message", () => {
   assert.equal(thinkingLabel(message, false), "Thought for 0.20 s · 2 tokens");
 });
 
-test("the server's own speed is shown where it is known, and one of a moment never", () => {
+test("the server's own speed is shown however short the answer, and what this page saw of a moment never", () => {
   const timed = (timings) => answerOf(delta({ content: "a" }), delta({ content: "b" }), { choices: [], usage: USAGE, timings });
   const figure = (message) => answerFigures(message, null).find(({ text }) => text.endsWith("tokens/s"));
-  const measured = timed({ predicted_per_second: 83.25, predicted_ms: 400 });
+  const measured = timed({ predicted_per_second: 83.25, predicted_n: 4, predicted_ms: 48.05 });
   assert.equal(tokensPerSecond(measured), 83.25);
   assert.match(figure(measured).title, /as the server measured it/);
   assert.equal(restore(JSON.stringify([measured]))[0].speed, 83.25);
   assert.match(figure(timed(undefined)).title, /as this page saw it/);
-  for (const odd of [{}, { predicted_per_second: 80_000, predicted_ms: 1 }, { predicted_per_second: "9", predicted_ms: 99 }]) {
+  assert.equal(figure(timed({ predicted_per_second: 1803.512, predicted_n: 4, predicted_ms: 2.218 })).text, "1,804 tokens/s");
+  for (const odd of [{}, { predicted_per_second: 80_000, predicted_n: 1 }, { predicted_n: 0 }, { predicted_per_second: "9", predicted_n: 9 }]) {
     assert.equal(timed(odd).speed, null);
   }
   const burst = assistantMessage();
