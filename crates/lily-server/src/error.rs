@@ -56,6 +56,12 @@ pub enum ServerError {
         /// The text.
         origin: String,
     },
+    /// What should be a name of a host is none.
+    #[error("{host:?} is no host name, such as mac.local: no port, no spaces, ASCII only")]
+    InvalidHost {
+        /// The text.
+        host: String,
+    },
     /// This processor lacks instructions that the cryptography is written in.
     #[error("TLS needs a processor with AES, and AVX2, BMI2 and ADX or NEON")]
     TlsProcessor,
@@ -171,7 +177,7 @@ pub(crate) enum ApiError {
         origin: String,
     },
     /// No such route.
-    #[error("there is no {method} {path}{}", without_slash(path))]
+    #[error("there is no {method} {path}{}", instead_of(path))]
     UnknownRoute {
         /// Method of the request.
         method: String,
@@ -261,9 +267,13 @@ pub(crate) fn counted(number: u64, what: &str) -> String {
     format!("{number} {what}{}", if number == 1 { "" } else { "s" })
 }
 
-/// What may have been meant by a path with a slash at its end: no route has one.
-fn without_slash(path: &str) -> &'static str {
-    if path.len() > 1 && path.ends_with('/') { "; paths end without a slash" } else { "" }
+/// What may have been meant by a path that no route has.
+fn instead_of(path: &str) -> &'static str {
+    match path {
+        "/v1" | "/v1/" => "; what is below it is described at /openapi.json",
+        _ if path.len() > 1 && path.ends_with('/') => "; paths end without a slash",
+        _ => "",
+    }
 }
 
 /// `Retry-After` of a server whose model is loading.
@@ -410,7 +420,8 @@ impl ApiError {
     pub(crate) fn body(&self) -> ErrorBody {
         let (_, kind, code) = self.class();
         let param = match self {
-            ApiError::Field { param, .. } => Some(param.clone()),
+            // The body as a whole has no name.
+            ApiError::Field { param, .. } => Some(param.clone()).filter(|param| !param.is_empty()),
             ApiError::Messages(_) | ApiError::PromptEmpty | ApiError::PromptTooLong { .. } => {
                 Some("messages".to_owned())
             }

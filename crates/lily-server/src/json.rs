@@ -10,6 +10,9 @@ use serde_json::Value;
 
 use crate::error::ApiError;
 
+/// Floats below it, if they have no fraction, are `i64` too.
+const EXP_2_63: f64 = 9_223_372_036_854_775_808.0;
+
 /// The fields of one JSON object that have not been read yet.
 pub(crate) struct Fields {
     path: String,
@@ -90,12 +93,13 @@ impl Fields {
         let Value::Number(number) = &value else {
             return Err(wrong_type(path, "an integer", &value));
         };
-        let integral = number.as_f64().filter(|float| float.fract() == 0.0 && float.abs() < 9e15);
-        match number.as_i64().or(integral.map(|float| float as i64)) {
+        // Integers of more than 64 bits are read as floats too.
+        let integral = number.as_f64().filter(|float| float.fract() == 0.0);
+        let exact = integral.filter(|float| float.abs() < EXP_2_63).map(|float| float as i64);
+        match number.as_i64().or(exact) {
             Some(integer) if (low..=high).contains(&integer) => Ok(Some(integer)),
-            None if !number.is_u64() => Err(wrong_type(path, "an integer", &value)),
-            None => Err(ApiError::field(path, format_args!("is too large: {number}"))),
-            _ if high == i64::MAX => {
+            None if integral.is_none() => Err(wrong_type(path, "an integer", &value)),
+            Some(_) if high == i64::MAX => {
                 Err(ApiError::field(path, format_args!("must be at least {low}, not {number}")))
             }
             _ => Err(ApiError::field(

@@ -23,6 +23,8 @@ pub struct Model {
     pub thinking: bool,
     /// Tokens that prompt and answer may have together.
     pub context: usize,
+    /// Tokens of the longest context that the model could be served with.
+    pub max_context: usize,
     /// Sampling and stop tokens where a request does not say otherwise.
     pub defaults: GenerateOptions,
 }

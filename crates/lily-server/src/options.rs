@@ -142,12 +142,22 @@ fn is_origin(text: &str) -> bool {
     bare && lower && parts.is_ok_and(|uri| uri.scheme().is_some() && uri.host().is_some())
 }
 
+/// Whether a request could call the server so: letters, digits, hyphens and underscores, in parts with
+/// dots between. Browsers send names of other letters in such a form too (`xn--…`).
+fn is_host_name(text: &str) -> bool {
+    let letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    text.split('.').all(|part| !part.is_empty() && part.bytes().all(letter))
+}
+
 impl ServerOptions {
     /// What no server can be started with.
     ///
     /// # Errors
-    /// [`ServerError::Unprotected`].
+    /// [`ServerError::Unprotected`], [`ServerError::InvalidHost`].
     pub(crate) fn check(&self) -> Result<(), ServerError> {
+        if let Some(host) = self.allowed_hosts.iter().find(|host| !is_host_name(host)) {
+            return Err(ServerError::InvalidHost { host: host.clone() });
+        }
         let protected = self.host.is_loopback() || !self.api_keys.is_empty() || self.allow_no_key;
         if protected { Ok(()) } else { Err(ServerError::Unprotected { host: self.host }) }
     }
@@ -214,6 +224,21 @@ mod tests {
         {
             let found = Cors::parse([wrong]);
             assert!(matches!(found, Err(ServerError::InvalidOrigin { .. })), "{wrong:?}");
+        }
+    }
+
+    #[test]
+    fn names_that_no_request_could_have_are_refused() {
+        let named = |name: &str| ServerOptions {
+            allowed_hosts: vec!["mac.local".to_owned(), name.to_owned()],
+            ..ServerOptions::default()
+        };
+        for name in ["my-mac", "my_mac.lan", "192.168.1.7", "xn--bcher-kva.example"] {
+            assert!(named(name).check().is_ok(), "{name:?}");
+        }
+        for name in ["", "a b", "a..b", "*", "mac.local:8000", "http://mac.local", "bücher"] {
+            let found = named(name).check();
+            assert!(matches!(found, Err(ServerError::InvalidHost { .. })), "{name:?}");
         }
     }
 

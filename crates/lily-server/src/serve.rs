@@ -80,6 +80,7 @@ fn state(front: Front, backend: Backend) -> Result<AppState, ServerError> {
         template: Arc::new(template),
         thinking,
         context: engine.context(),
+        max_context: engine.config().max_position_embeddings,
         defaults: engine.default_options(),
     };
     let tokenizer = model.tokenizer.clone();
@@ -152,6 +153,7 @@ pub struct Bound {
 /// by a second program too, which would find that out after it has loaded.)
 ///
 /// # Errors
+/// [`ServerError::InvalidHost`] for an allowed host that is none,
 /// [`ServerError::Unprotected`] if it would let other machines in without a key,
 /// one of the TLS errors if certificate or key are unusable,
 /// [`ServerError::Listen`] if the address cannot be listened on.

@@ -7,7 +7,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering;
 
 use axum::Router;
-use axum::extract::State;
+use axum::http::HeaderMap;
+use axum::http::Method;
+use axum::http::Uri;
 use axum::middleware::from_fn;
 use axum::middleware::from_fn_with_state;
 use axum::response::IntoResponse;
@@ -96,10 +98,15 @@ impl Front {
             .route("/health", get(health::loading))
             .merge(metrics)
             .merge(page::routes())
-            .fallback(|State(_): State<Front>| async { ApiError::Loading })
+            .fallback(come_back)
             .with_state(self.clone());
         self.guard(routes)
     }
+}
+
+/// While there is no model. The page is there already, and waits by itself.
+async fn come_back(method: Method, uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {
+    page::instead_of_api(&method, &uri, &headers).ok_or(ApiError::Loading)
 }
 
 /// The answer of a route that panicked: its client is told, and no other notices.
@@ -138,6 +145,17 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+
+    #[tokio::test]
+    async fn a_browser_finds_the_page_while_the_model_loads_and_clients_are_told_to_come_back() {
+        let routes = Front::new(ServerOptions::default()).while_loading();
+        for (accept, status) in [("text/html,*/*;q=0.8", 307), ("*/*", 503)] {
+            let request = Request::get("/v1").header("accept", accept).header("host", "localhost");
+            let request = request.body(Body::empty()).unwrap();
+            let response = routes.clone().oneshot(request).await.unwrap();
+            assert_eq!(response.status(), status, "{accept}");
+        }
+    }
 
     #[tokio::test]
     async fn a_route_that_panics_is_a_500_in_json() {

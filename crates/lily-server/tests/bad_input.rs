@@ -144,6 +144,48 @@ async fn each_bad_field_is_refused_by_name() {
 }
 
 #[tokio::test]
+async fn what_is_wrong_is_said_with_what_would_be_right() {
+    let server = TestServer::start(Vec::new()).await;
+    let most = "between 1 and 9223372036854775807, not ";
+    for (body, words) in [
+        (r#"{"max_tokens": 99999999999999999999}"#, most),
+        (r#"{"max_tokens": 1e300}"#, most),
+        (r#"{"max_tokens": 18446744073709551615}"#, most),
+        (
+            r#"{"seed": 99999999999999999999}"#,
+            "between -9223372036854775808 and 9223372036854775807",
+        ),
+        (r#"{"max_tokens": 0}"#, "must be at least 1, not 0"),
+        (r#"{"max_tokens": 1.5}"#, "must be an integer, not a fractional number"),
+        (r#"{"functions": []}"#, "send 'tools'"),
+        (r#"{"function_call": "auto"}"#, "send 'tool_choice'"),
+    ] {
+        let fields =
+            format!(r#"{{"messages": [{{"role": "user", "content": "Hi"}}], {}"#, &body[1..]);
+        let response = server.client.send("POST", CHAT, &[JSON], fields.as_bytes()).await;
+        assert_eq!(response.status, 400, "{body}");
+        let message = response.error("message");
+        assert!(message.as_str().unwrap().contains(words), "{body}: {message}");
+    }
+    for body in ["[]", "1", "\"a\""] {
+        let response = server.client.send("POST", CHAT, &[JSON], body.as_bytes()).await;
+        assert_eq!((response.status, response.error("param")), (400, Value::Null), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn large_integers_are_taken_however_they_are_written() {
+    let server = TestServer::start(Vec::new()).await;
+    for number in ["1e16", "9007199254740993", "9223372036854775807"] {
+        let body = format!(
+            r#"{{"messages": [{{"role": "user", "content": "Hi"}}], "max_tokens": {number}}}"#
+        );
+        let response = server.client.send("POST", CHAT, &[JSON], body.as_bytes()).await;
+        assert_eq!(response.status, 200, "{number}: {}", response.body);
+    }
+}
+
+#[tokio::test]
 async fn null_stands_for_the_default_of_every_field() {
     let server = TestServer::start(Vec::new()).await;
     let mut fields = serde_json::Map::new();
@@ -307,6 +349,12 @@ async fn unknown_routes_and_wrong_methods_answer_in_json() {
     let slash = server.client.send("POST", &format!("{CHAT}/"), &[JSON], b"{}").await;
     let message = slash.error("message");
     assert!(message.as_str().unwrap().ends_with("; paths end without a slash"), "{message}");
+    for path in ["/v1", "/v1/"] {
+        let api = server.client.send("GET", path, &[("accept", "*/*")], b"").await;
+        assert_eq!((api.status, api.error("code")), (404, json!("unknown_url")));
+        let message = api.error("message");
+        assert!(message.as_str().unwrap().ends_with("described at /openapi.json"), "{message}");
+    }
     let wrong = server.client.get(CHAT).await;
     assert_eq!((wrong.status, wrong.error("code")), (405, json!("method_not_supported")));
     let model = server.client.get("/v1/models/other").await;
@@ -349,6 +397,7 @@ async fn the_served_model_is_listed_with_its_context() {
     assert_eq!(list["object"], "list");
     assert_eq!(list["data"][0]["id"], "scripted");
     assert_eq!(list["data"][0]["context_length"], 4096);
+    assert_eq!(list["data"][0]["max_context_length"], 8192);
     assert_eq!(server.client.get("/v1/models/scripted").await.json(), list["data"][0]);
 }
 

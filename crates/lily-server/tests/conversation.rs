@@ -89,6 +89,56 @@ async fn arguments_of_earlier_calls_are_shown_however_broken_they_are() {
     assert!(response.error("message").as_str().unwrap().contains("arguments"), "{}", response.body);
 }
 
+/// Two calls, `a` and `b`, and these results.
+fn two_calls(results: Value) -> Value {
+    let call = |id: &str| json!({"id": id, "type": "function", "function": {"name": "f", "arguments": "{}"}});
+    let mut messages = json!([
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "", "tool_calls": [call("a"), call("b")]},
+    ]);
+    messages.as_array_mut().unwrap().extend(results.as_array().unwrap().iter().cloned());
+    messages
+}
+
+#[tokio::test]
+async fn results_are_shown_in_the_order_of_their_calls() {
+    let server = TestServer::start(Vec::new()).await;
+    let result =
+        |id: Value, text: &str| json!({"role": "tool", "tool_call_id": id, "content": text});
+    let (one, two) = ("<tool_response>\none\n", "<tool_response>\ntwo\n");
+    for (results, first, second) in [
+        (json!([result(json!("a"), "one"), result(json!("b"), "two")]), one, two),
+        (json!([result(json!("b"), "two"), result(json!("a"), "one")]), one, two),
+        // Without ids their order is all there is.
+        (json!([result(json!("b"), "two"), result(Value::Null, "one")]), two, one),
+        (json!([result(Value::Null, "two"), result(json!(""), "one")]), two, one),
+    ] {
+        let text = prompt(&server, two_calls(results.clone())).await;
+        let places = (text.find(first).unwrap(), text.find(second).unwrap());
+        assert!(places.0 < places.1, "{results}: {text}");
+    }
+}
+
+#[tokio::test]
+async fn a_result_that_names_none_of_the_calls_before_it_is_refused_but_not_one_of_a_cut_history() {
+    let server = TestServer::start(Vec::new()).await;
+    let result = |id: &str| json!({"role": "tool", "tool_call_id": id, "content": "sunny"});
+    let strange = two_calls(json!([result("a"), result("c")]));
+    let response = server.client.chat(&chat(json!({"messages": strange}))).await;
+    assert_eq!(response.status, 400, "{}", response.body);
+    assert_eq!(response.error("param"), "messages[3].tool_call_id");
+    let user = json!({"role": "user", "content": "Hello"});
+    for messages in [
+        json!([result("gone"), user]),
+        json!([{"role": "system", "content": "Be brief."}, result("gone"), user]),
+        two_calls(json!([result("a"), user, result("b"), user])),
+        two_calls(json!([result("b"), user])),
+    ] {
+        let text = prompt(&server, messages.clone()).await;
+        assert!(text.contains("<tool_response>\nsunny\n"), "{messages}: {text}");
+    }
+}
+
 #[tokio::test]
 async fn reasoning_comes_back_in_under_any_of_its_names() {
     let server = TestServer::start(Vec::new()).await;

@@ -85,6 +85,20 @@ async fn a_file_that_the_browser_has_is_not_sent_again() {
 }
 
 #[tokio::test]
+async fn a_browser_that_opens_the_address_of_the_api_is_sent_to_the_page() {
+    let server = TestServer::start(Vec::new()).await;
+    let accepts = [("accept", "text/html,application/xhtml+xml,*/*;q=0.8")];
+    for (path, place) in [("/v1", "./"), ("/v1/", "../")] {
+        let response = server.client.send("GET", path, &accepts, b"").await;
+        assert_eq!(response.status, 307, "{path}");
+        assert_eq!(response.header("location"), Some(place), "{path}");
+        assert_eq!(response.header("vary"), Some("accept"), "{path}");
+        assert_eq!(server.client.send("POST", path, &accepts, b"").await.status, 404, "{path}");
+    }
+    assert_eq!(server.client.send("GET", "/v1/nothing", &accepts, b"").await.status, 404);
+}
+
+#[tokio::test]
 async fn nothing_but_get_and_head_is_taken() {
     let server = TestServer::start(Vec::new()).await;
     let client = server.client;

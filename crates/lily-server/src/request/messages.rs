@@ -1,5 +1,7 @@
 //! The messages of a conversation in OpenAI's form.
 
+use std::collections::HashMap;
+
 use serde_json::Value;
 
 use crate::error::ApiError;
@@ -10,14 +12,53 @@ use crate::request::tools::expect_type_function;
 
 /// The conversation, which must not be empty.
 pub(crate) fn messages(fields: &mut Fields) -> Result<Vec<Value>, ApiError> {
-    let messages = fields.array("messages")?.ok_or_else(|| missing("messages"))?;
+    let mut messages = fields.array("messages")?.ok_or_else(|| missing("messages"))?;
     if messages.is_empty() {
         return Err(ApiError::field("messages", "must not be empty"));
     }
     for (index, message) in messages.iter().enumerate() {
         check_message(&format!("messages[{index}]"), message.clone())?;
     }
+    order_results(&mut messages)?;
     Ok(messages)
+}
+
+/// Brings the results of tool calls into the order of the calls, by which templates match them;
+/// clients match them by ids.
+///
+/// # Errors
+/// A result right behind calls, all with ids of their own, names none of them. Where there are no such
+/// calls, it is taken: clients cut long histories at their beginning, between calls and results.
+fn order_results(messages: &mut [Value]) -> Result<(), ApiError> {
+    for at in 0..messages.len() {
+        let (before, behind) = messages.split_at_mut(at + 1);
+        let Some(ids) = call_ids(&before[at]) else { continue };
+        let count = behind.iter().take_while(|message| message["role"] == "tool").count();
+        let results = &mut behind[..count];
+        let id = |result: &Value| result["tool_call_id"].as_str().unwrap_or_default().to_owned();
+        for (offset, result) in results.iter().enumerate() {
+            let id = id(result);
+            if !id.is_empty() && !ids.contains_key(&id) {
+                let param = format!("messages[{}].tool_call_id", at + 1 + offset);
+                let complaint = format_args!("names no tool call of the message before: {id:?}");
+                return Err(ApiError::field(param, complaint));
+            }
+        }
+        // One without an id is where its client put it, and so are then the others.
+        if results.iter().all(|result| ids.contains_key(&id(result))) {
+            results.sort_by_cached_key(|result| ids[&id(result)]);
+        }
+    }
+    Ok(())
+}
+
+/// Ids of the calls of a message with their places; `None` unless there are calls, each with an id of
+/// its own.
+fn call_ids(message: &Value) -> Option<HashMap<String, usize>> {
+    let calls = message["tool_calls"].as_array().filter(|calls| !calls.is_empty())?;
+    let id = |(place, call): (usize, &Value)| Some((call["id"].as_str()?.to_owned(), place));
+    let ids: HashMap<_, _> = calls.iter().enumerate().filter_map(id).collect();
+    (ids.len() == calls.len() && !ids.contains_key("")).then_some(ids)
 }
 
 /// Whether the answer goes on where the last message leaves off, which two
@@ -48,7 +89,6 @@ fn check_message(path: &str, message: Value) -> Result<(), ApiError> {
             return Err(ApiError::field(fields.path("content"), "must not be empty"));
         }
         "user" => {}
-        // Ignored: results are matched to calls by their order.
         "tool" => drop(fields.string("tool_call_id")?),
         "assistant" => {
             fields.string("reasoning_content")?;
@@ -106,7 +146,6 @@ fn check_content(path: &str, content: Option<Value>) -> Result<bool, ApiError> {
 /// that replays what a model got wrong must not be locked out for it.
 fn check_tool_call(path: &str, call: Value) -> Result<(), ApiError> {
     let mut fields = Fields::new(path, call)?;
-    // Ignored: results are matched to calls by their order.
     fields.string("id")?;
     fields.integer("index", 0, i64::MAX)?;
     expect_type_function(&mut fields)?;

@@ -19,6 +19,7 @@ use std::time::UNIX_EPOCH;
 
 use axum::Json;
 use axum::Router;
+use axum::http::HeaderMap;
 use axum::http::Method;
 use axum::http::Uri;
 use axum::response::IntoResponse;
@@ -65,8 +66,8 @@ impl AppState {
     /// Starts the worker thread, on which `start` makes the generator.
     ///
     /// # Errors
-    /// [`ServerError::Unprotected`], or [`ServerError::Io`] if no thread could be
-    /// started.
+    /// [`ServerError::Unprotected`] or [`ServerError::InvalidHost`], or [`ServerError::Io`] if no
+    /// thread could be started.
     pub fn new<G, F>(
         options: ServerOptions,
         model: Model,
@@ -264,15 +265,18 @@ const UNSUPPORTED: [&str; 17] = [
     "/v1/videos",
 ];
 
-async fn unknown_route(method: Method, uri: Uri) -> ApiError {
+async fn unknown_route(method: Method, uri: Uri, headers: HeaderMap) -> Result<Response, ApiError> {
+    if let Some(response) = page::instead_of_api(&method, &uri, &headers) {
+        return Ok(response);
+    }
     let path = uri.path();
     let below = |prefix: &&str| {
         path.strip_prefix(prefix).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
     };
     if let Some(endpoint) = UNSUPPORTED.into_iter().find(below) {
-        return ApiError::UnsupportedRoute { endpoint };
+        return Err(ApiError::UnsupportedRoute { endpoint });
     }
-    ApiError::UnknownRoute { method: method.to_string(), path: uri.path().to_owned() }
+    Err(ApiError::UnknownRoute { method: method.to_string(), path: path.to_owned() })
 }
 
 async fn wrong_method(method: Method, uri: Uri) -> ApiError {

@@ -36,6 +36,8 @@ pub(crate) struct OpenAiModel {
     context_length: usize,
     /// The same under the name that clients of vLLM read.
     max_model_len: usize,
+    /// Tokens of the longest context that the model could be served with.
+    max_context_length: usize,
 }
 
 #[derive(Debug, Serialize)]
@@ -77,6 +79,7 @@ fn served(state: &AppState, headers: &HeaderMap) -> ModelObject {
         owned_by: "lily",
         context_length: context,
         max_model_len: context,
+        max_context_length: state.model().max_context,
     })
 }
 

@@ -69,8 +69,8 @@ impl Usage {
     }
 }
 
-/// Where the time went once the request ran. OpenAI's API has no such field;
-/// the names are llama.cpp's.
+/// Where the time went once the request ran, in milliseconds and tokens per second
+/// with three decimals. OpenAI's API has no such field; the names are llama.cpp's.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct Timings {
     /// Prompt tokens, counted once for each answer.
@@ -88,9 +88,11 @@ pub(crate) struct Timings {
 
 impl Timings {
     pub(crate) fn of(timings: &turn::Timings) -> Timings {
-        let ms = |time: Duration| time.as_secs_f64() * 1e3;
+        // To the microsecond; more digits would be those of binary fractions.
+        let rounded = |value: f64| (value * 1e3).round() / 1e3;
+        let ms = |time: Duration| rounded(time.as_secs_f64() * 1e3);
         let rate = |tokens: usize, time: Duration| {
-            (tokens > 0 && !time.is_zero()).then(|| tokens as f64 / time.as_secs_f64())
+            (tokens > 0 && !time.is_zero()).then(|| rounded(tokens as f64 / time.as_secs_f64()))
         };
         Timings {
             prompt_n: timings.prefill_tokens,
@@ -100,5 +102,25 @@ impl Timings {
             predicted_ms: ms(timings.decode),
             predicted_per_second: rate(timings.decode_tokens, timings.decode),
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn timings_have_no_more_digits_than_the_clock() {
+        let timings = Timings::of(&turn::Timings {
+            prefill_tokens: 17,
+            prefill: Duration::from_nanos(3_474_222),
+            decode_tokens: 0,
+            decode: Duration::from_nanos(2_486_500),
+        });
+        let expected = serde_json::json!({
+            "prompt_n": 17, "prompt_ms": 3.474, "prompt_per_second": 4893.182,
+            "predicted_n": 0, "predicted_ms": 2.487,
+        });
+        assert_eq!(serde_json::to_value(timings).unwrap(), expected);
     }
 }

@@ -105,6 +105,7 @@ pub(crate) fn model(tokenizer: Tokenizer) -> Model {
         template: Arc::new(ChatTemplate::new(template).unwrap()),
         thinking: true,
         context: CONTEXT,
+        max_context: 2 * CONTEXT,
         defaults: GenerateOptions {
             sampling: SamplingParams { temperature: 0.6, top_k: 20, ..SamplingParams::default() },
             max_tokens: None,

@@ -61,9 +61,15 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
             "must be \"medium\": the model has no levels of it",
         ));
     }
-    for name in ["audio", "function_call", "functions", "prediction", "web_search_options"] {
+    for (name, complaint) in [
+        ("audio", "is not supported"),
+        ("function_call", "is not supported: send 'tool_choice'"),
+        ("functions", "is not supported: send 'tools'"),
+        ("prediction", "is not supported"),
+        ("web_search_options", "is not supported"),
+    ] {
         if fields.value(name).is_some() {
-            return Err(ApiError::unsupported(name, "is not supported"));
+            return Err(ApiError::unsupported(name, complaint));
         }
     }
     Ok(())

@@ -11,7 +11,9 @@ use std::hash::Hasher as _;
 use axum::Router;
 use axum::http::HeaderMap;
 use axum::http::HeaderName;
+use axum::http::Method;
 use axum::http::StatusCode;
+use axum::http::Uri;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::response::Response;
@@ -73,6 +75,22 @@ where
         let tag = entity_tag(file.text);
         router.route(file.path, get(async move |headers: HeaderMap| answer(file, &tag, &headers)))
     })
+}
+
+/// Where a browser is sent that opens the address of the API, which is what the server says when it is
+/// ready; `None` for every other request. The place is relative: a proxy may have put a path in front.
+pub(crate) fn instead_of_api(method: &Method, uri: &Uri, request: &HeaderMap) -> Option<Response> {
+    let place = match uri.path() {
+        "/v1" => "./",
+        "/v1/" => "../",
+        _ => return None,
+    };
+    let mut accepted =
+        request.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let browser = accepted.any(|value| value.contains("text/html"));
+    let headers = [(header::LOCATION, place), (header::VARY, "accept")];
+    (browser && method == Method::GET)
+        .then(|| (StatusCode::TEMPORARY_REDIRECT, headers).into_response())
 }
 
 fn answer(file: &File, tag: &str, request: &HeaderMap) -> Response {
