@@ -327,11 +327,23 @@ fn an_agent_is_not_started_where_its_own_instructions_fill_the_context() {
     assert_refused(
         &connect(&[]),
         1,
-        &["16384 tokens", "this server has 1024", "add --context-length 1024 before --run"],
+        &[
+            "16384 tokens",
+            "this server has 1024, and its model lily-demo 4096 at most: serve a larger model",
+            "add --context-length 1024 before --run",
+        ],
     );
     let all_the_same = connect(&["--context-length", "1024"]);
     assert_eq!(all_the_same.stdout, "started\n", "{}", all_the_same.stderr);
     assert!(all_the_same.stderr.starts_with("warning: opencode needs"), "{}", all_the_same.stderr);
+    // What the server does not have is no reason to start it without a word.
+    let more = connect(&["--context-length", "65536"]);
+    assert_eq!(more.stdout, "started\n", "{}", more.stderr);
+    let lines: Vec<_> = more.stderr.lines().collect();
+    assert!(lines[0].starts_with("warning: opencode needs"), "{}", more.stderr);
+    let note = "note: --context-length 65536 is more than this server has, 1024 tokens";
+    assert!(lines[1].starts_with(note), "{}", more.stderr);
+    assert_eq!(lines.len(), 2, "{}", more.stderr);
 }
 
 #[test]
@@ -444,9 +456,27 @@ mod encrypted {
         let variables = [("SSL_CERT_FILE", authority.as_str()), ("NODE_EXTRA_CA_CERTS", "")];
         let shell = ["--", "sh", "-c", "echo $NODE_EXTRA_CA_CERTS"];
         let arguments = ["connect", "openai", "--url", &url, "--run"].into_iter().chain(shell);
-        let run = lily_with_variables(arguments, &variables);
-        assert_eq!(run.stdout.trim_end(), authority, "{}", run.stderr);
-        assert_refused(&connect(&file("stranger.pem")), 1, &["is not trusted", "SSL_CERT_FILE"]);
+        let run = lily_with_variables(arguments.clone(), &variables);
+        assert_eq!((run.stdout.trim_end(), run.stderr.as_str()), (authority.as_str(), ""));
+        // The user's own stays, with a word.
+        let others = [("SSL_CERT_FILE", authority.as_str()), ("NODE_EXTRA_CA_CERTS", "own.pem")];
+        let run = lily_with_variables(arguments.clone(), &others);
+        assert_eq!(run.stdout, "own.pem\n", "{}", run.stderr);
+        let note = "note: NODE_EXTRA_CA_CERTS stays \"own.pem\"";
+        assert!(run.stderr.starts_with(note), "{}", run.stderr);
+        let same = [("SSL_CERT_FILE", &*authority), ("NODE_EXTRA_CA_CERTS", &*authority)];
+        assert_eq!(lily_with_variables(arguments, &same).stderr, "");
+        let stranger = connect(&file("stranger.pem"));
+        let words =
+            ["is not trusted: ", "stranger.pem\", which SSL_CERT_FILE names, holds neither"];
+        assert_refused(&stranger, 1, &words);
+        assert!(!stranger.stderr.contains("invalid peer"), "{}", stranger.stderr);
+        let missing = connect("no/such.pem");
+        assert_refused(
+            &missing,
+            1,
+            &["cannot read \"no/such.pem\", which SSL_CERT_FILE", "No such file"],
+        );
         // A client that speaks plainly gets an alert of TLS.
         let plain = url.replace("https:", "http:");
         let run = lily(["connect", "curl", "--url", &plain]);

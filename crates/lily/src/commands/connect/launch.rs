@@ -13,6 +13,9 @@ use super::server::Server;
 use super::settings::{Facts, Launch, Value};
 use crate::failure::usage;
 
+/// Names the file of certificates that Node trusts besides its own.
+const NODE_CERTIFICATES: &str = "NODE_EXTRA_CA_CERTS";
+
 /// Runs the client and returns its exit code, 128 and the signal where one ended it.
 pub(super) fn run(
     facts: &Facts,
@@ -53,10 +56,15 @@ pub(super) fn run(
         command.env("LILY_API_KEY", key.text());
     }
     // Node reads certificates from elsewhere than everyone else.
-    if let Some(file) = server.certificate()
-        && std::env::var_os("NODE_EXTRA_CA_CERTS").is_none_or(|own| own.is_empty())
-    {
-        command.env("NODE_EXTRA_CA_CERTS", file);
+    if let Some(file) = server.certificate() {
+        match std::env::var_os(NODE_CERTIFICATES).filter(|own| !own.is_empty()) {
+            None => drop(command.env(NODE_CERTIFICATES, file)),
+            Some(own) if own == file => {}
+            Some(own) => eprintln!(
+                "note: {NODE_CERTIFICATES} stays {own:?}: unless that file holds the server's \
+                 certificate too, programs that run on Node do not trust the server"
+            ),
+        }
     }
     for variable in &launch.variables {
         match &variable.value {

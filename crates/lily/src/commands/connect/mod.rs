@@ -15,7 +15,7 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
-use self::server::{Base, ConnectError, Key, Server};
+use self::server::{Base, ConnectError, Key, Limits, Server};
 use super::output;
 use crate::args::ConnectArgs;
 use crate::failure::{UsageError, usage};
@@ -56,11 +56,14 @@ pub(crate) fn run(args: &ConnectArgs) -> Result<ExitCode> {
             // Some agents shorten their history again and again then, and never come to an answer.
             if args.context_length.is_none() {
                 anyhow::bail!(
-                    "{problem}; to start it all the same add --context-length {} before --run",
+                    "{problem}; to start it all the same, add --context-length {} before --run",
                     server.context
                 );
             }
             eprintln!("warning: {problem}");
+        }
+        if let Some(note) = render::too_long(&server) {
+            eprintln!("note: {note}");
         }
         return launch::run(facts, launch, &server, &args.arguments);
     }
@@ -89,6 +92,7 @@ fn server(args: &ConnectArgs) -> Result<Server> {
         key,
         model: model.unwrap_or(NAME).to_owned(),
         context: args.context_length.unwrap_or(CONTEXT),
+        limits: Limits::default(),
     })
 }
 

@@ -6,7 +6,7 @@ use clap::ValueEnum;
 use serde_json::{Map, Value as Json, json};
 
 use super::clients;
-use super::server::Server;
+use super::server::{Limits, Server};
 use super::settings::{Facts, Format, Launch, Settings, Value, shell};
 use crate::args::{Client, DEFAULT_URL};
 
@@ -55,7 +55,7 @@ pub(super) fn text(client: Client, server: &Server, settings: &Settings, show_ke
     );
     if let Some(launch) = &settings.launch {
         let command = run_command(client, server, launch);
-        let _ = writeln!(out, "\nto start it so, leaving its own settings alone:\n");
+        let _ = writeln!(out, "\nto start it with these settings, leaving its own as they are:\n");
         let _ = writeln!(out, "  {command}");
     }
     if !settings.steps.is_empty() {
@@ -65,7 +65,7 @@ pub(super) fn text(client: Client, server: &Server, settings: &Settings, show_ke
         }
     }
     for file in &settings.files {
-        let _ = writeln!(out, "\nto keep it so, in this file:");
+        let _ = writeln!(out, "\nto keep these settings, write them to its settings file:");
         for (system, path) in file.places {
             let _ = writeln!(out, "  {system}: {path}");
         }
@@ -146,12 +146,10 @@ fn run_command(client: Client, server: &Server, launch: &Launch) -> String {
     }
 }
 
-/// The client's own notes, after a warning where the context is too short for it.
+/// The client's own notes, after warnings about the context.
 pub(super) fn notes(facts: &Facts, server: &Server, settings: &Settings) -> Vec<String> {
     let mut notes = settings.notes.clone();
-    if let Some(warning) = too_short(facts, server) {
-        notes.insert(0, warning);
-    }
+    notes.splice(0..0, too_short(facts, server).into_iter().chain(too_long(server)));
     if let Some(file) = server.certificate() {
         let file = shell(&file.to_string_lossy());
         notes.push(format!(
@@ -162,13 +160,52 @@ pub(super) fn notes(facts: &Facts, server: &Server, settings: &Settings) -> Vec<
     notes
 }
 
-/// A warning where the client's own instructions would fill the context.
+/// A warning where the client's own instructions would fill the context, with what helps: not
+/// `lily serve --context` where the model has no more.
 pub(super) fn too_short(facts: &Facts, server: &Server) -> Option<String> {
-    (server.context < facts.least).then(|| {
+    let (least, context) = (facts.least, server.real_context());
+    if context >= least {
+        return None;
+    }
+    let has = match server.limits {
+        Limits { most: Some(most), .. } if most < least => {
+            let model = &server.model;
+            let has = match context == most {
+                true => format!("this server has {most}, the most that its model {model} can have"),
+                false => format!("this server has {context}, and its model {model} {most} at most"),
+            };
+            format!("{has}: serve a larger model (`lily pull` fetches one)")
+        }
+        Limits { context: Some(served), .. } if served >= least => {
+            format!("--context-length says {context}")
+        }
+        Limits { context: Some(_), most: Some(_) } => {
+            format!(
+                "this server has {context}: start it with `lily serve --context {least}` or more"
+            )
+        }
+        Limits { context: Some(_), most: None } => format!(
+            "this server has {context}: start it with more (`lily serve --context`), or with a model \
+             that has more"
+        ),
+        Limits { context: None, .. } => {
+            format!("these settings say {context} (--context-length)")
+        }
+    };
+    let title = facts.title;
+    Some(format!(
+        "{title} needs a context of about {least} tokens for its own instructions and a short exchange; \
+         {has}"
+    ))
+}
+
+/// A warning where the client is told of more context than there is.
+pub(super) fn too_long(server: &Server) -> Option<String> {
+    let (context, served) = (server.context, server.limits.context?);
+    (context > served).then(|| {
         format!(
-            "{} needs a context of about {} tokens for its own instructions and a short exchange; this \
-             server has {} (`lily serve --context`)",
-            facts.title, facts.least, server.context
+            "--context-length {context} is more than this server has, {served} tokens: it refuses \
+             longer conversations"
         )
     })
 }

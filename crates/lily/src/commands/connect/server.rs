@@ -1,6 +1,8 @@
 //! Asks a running server what it serves.
 
-use std::io::ErrorKind;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, ErrorKind};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -16,9 +18,6 @@ const LOADING: Duration = Duration::from_secs(900);
 const PAUSE: Duration = Duration::from_millis(200);
 /// Bytes of an answer that are read.
 const LONGEST: u64 = 1 << 20;
-/// What rustls says of a certificate that nothing trusted vouches for. A signature is bad where another
-/// certificate of the same name is trusted.
-const UNTRUSTED: [&str; 3] = ["UnknownIssuer", "CaUsedAsEndEntity", "BadSignature"];
 /// Tokens of the longest answer a client should ask for: what Qwen's model cards advise.
 const LONGEST_ANSWER: usize = 32_768;
 
@@ -29,6 +28,12 @@ pub(crate) enum ConnectError {
     Url { url: String, problem: &'static str },
     #[error("--api-key: {problem}")]
     Key { problem: &'static str },
+    #[error("cannot read {file:?}, which SSL_CERT_FILE names")]
+    CertificateFile {
+        file: OsString,
+        #[source]
+        source: io::Error,
+    },
     #[error("cannot ask {url}")]
     Tls {
         url: String,
@@ -44,15 +49,8 @@ pub(crate) enum ConnectError {
         #[source]
         source: Box<ureq::Error>,
     },
-    #[error(
-        "the certificate of {url} is not trusted; put it in a file that SSL_CERT_FILE names (one that is \
-         an authority's as well, without CA:FALSE, is not taken as a server's)"
-    )]
-    Untrusted {
-        url: String,
-        #[source]
-        source: Box<ureq::Error>,
-    },
+    #[error("the certificate of {url} is not trusted: {reason}")]
+    Untrusted { url: String, reason: String },
     #[error("no answer from {url} that could be read{hint}")]
     Broken {
         url: String,
@@ -156,15 +154,30 @@ pub(crate) struct Server {
     pub(crate) base: Base,
     pub(crate) key: Option<Key>,
     pub(crate) model: String,
-    /// Tokens that prompt and answer may have together.
+    /// Tokens that prompt and answer may have together, as the settings say.
     pub(crate) context: usize,
+    /// What the server itself says of that; nothing where it was not asked.
+    pub(crate) limits: Limits,
+}
+
+/// What a server says of the length of its context, in tokens.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Limits {
+    /// What it was started with.
+    pub(crate) context: Option<usize>,
+    /// What its model could be served with.
+    pub(crate) most: Option<usize>,
 }
 
 impl Server {
+    /// Tokens of context that a client really has: settings cannot make it longer.
+    pub(crate) fn real_context(&self) -> usize {
+        self.limits.context.map_or(self.context, |context| context.min(self.context))
+    }
+
     /// The file of certificates that this program trusts the server by, where it is one of the user's own.
-    pub(super) fn certificate(&self) -> Option<std::ffi::OsString> {
-        let file = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty())?;
-        self.base.root().starts_with("https:").then_some(file)
+    pub(super) fn certificate(&self) -> Option<OsString> {
+        own_certificates().filter(|_| self.base.root().starts_with("https:"))
     }
 
     /// Tokens a client may ask for in one answer: a quarter of the context, so that the rest is left
@@ -201,6 +214,9 @@ pub(crate) fn ask(
         .max_redirects(0)
         .proxy(None);
     let config = if url.starts_with("https:") {
+        if let Some(file) = own_certificates() {
+            File::open(&file).map_err(|source| ConnectError::CertificateFile { file, source })?;
+        }
         let tls = lily_hub::tls_config();
         config.tls_config(tls.map_err(|source| ConnectError::Tls { url: url.clone(), source })?)
     } else {
@@ -221,8 +237,8 @@ pub(crate) fn ask(
             return Err(ConnectError::Foreign { url, problem });
         }
     }
-    let (model, context) = served(&url, &body, model, context)?;
-    Ok(Server { base, key, model, context })
+    let (model, context, limits) = served(&url, &body, model, context)?;
+    Ok(Server { base, key, model, context, limits })
 }
 
 fn wait_until_ready(
@@ -276,9 +292,8 @@ fn get(
 /// Whether nobody is there, or somebody else, or one with an unknown certificate.
 fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
     let url = url.to_owned();
-    let words = error.to_string();
-    if UNTRUSTED.iter().any(|reason| words.contains(reason)) {
-        return ConnectError::Untrusted { url, source: Box::new(error) };
+    if let Some(reason) = distrust(&error.to_string(), own_certificates().as_deref()) {
+        return ConnectError::Untrusted { url, reason };
     }
     let nobody = match &error {
         ureq::Error::Io(error) => {
@@ -297,6 +312,31 @@ fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
     }
 }
 
+/// Why a certificate is not trusted, and what to do, where that is what these words of rustls say;
+/// `file` is what SSL_CERT_FILE names.
+fn distrust(words: &str, file: Option<&OsStr>) -> Option<String> {
+    if words.contains("CaUsedAsEndEntity") {
+        let reason = "it is an authority's, which is not taken as a server's; make one with \
+                      basicConstraints=CA:FALSE";
+        return Some(reason.to_owned());
+    }
+    // A signature is bad where another certificate of the same name is trusted.
+    if !words.contains("UnknownIssuer") && !words.contains("BadSignature") {
+        return None;
+    }
+    Some(match file {
+        None => "set SSL_CERT_FILE to a PEM file that holds it, or its authority's".to_owned(),
+        Some(file) => format!(
+            "{file:?}, which SSL_CERT_FILE names, holds neither this certificate nor its authority's"
+        ),
+    })
+}
+
+/// The file of certificates that the user trusts in place of the system's.
+fn own_certificates() -> Option<OsString> {
+    std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty())
+}
+
 /// The message of an error body, the status of one about health, or the body itself where it is neither.
 fn message(body: &str) -> String {
     let parsed: Value = serde_json::from_str(body).unwrap_or_default();
@@ -305,13 +345,14 @@ fn message(body: &str) -> String {
     text.chars().take(200).collect()
 }
 
-/// Name and context of the model that was asked for, or else of the only one.
+/// Name and context of the model that was asked for, or else of the only one, and what the server says
+/// of the context.
 fn served(
     url: &str,
     body: &str,
     asked: Option<&str>,
     context: Option<usize>,
-) -> Result<(String, usize), ConnectError> {
+) -> Result<(String, usize, Limits), ConnectError> {
     let foreign =
         |problem: &str| ConnectError::Foreign { url: url.to_owned(), problem: problem.to_owned() };
     let body: Value =
@@ -334,12 +375,15 @@ fn served(
     };
     let name = name(found).filter(|name| is_plain(name));
     let name = name.ok_or_else(|| foreign("its model has no name that settings could hold"))?;
-    let length = found["context_length"].as_u64().and_then(|length| usize::try_from(length).ok());
-    let length = context.or(length).filter(|&length| length > 0);
-    let length = length.ok_or_else(|| {
+    let length = |field: &str| {
+        let length = found[field].as_u64().and_then(|length| usize::try_from(length).ok());
+        length.filter(|&length| length > 0)
+    };
+    let limits = Limits { context: length("context_length"), most: length("max_context_length") };
+    let context = context.or(limits.context).ok_or_else(|| {
         foreign("it does not say how long its context is (give --context-length)")
     })?;
-    Ok((name, length))
+    Ok((name, context, limits))
 }
 
 /// Whether a name can be shown and written into settings: not empty, no control characters, and
@@ -398,10 +442,14 @@ mod tests {
 
     #[test]
     fn name_and_context_come_from_the_list_of_models() {
-        let body = r#"{"data": [{"id": "a", "context_length": 4096}, {"id": "b"}]}"#;
-        assert_eq!(served("u", body, None, None).unwrap(), ("a".into(), 4096));
-        assert_eq!(served("u", body, None, Some(1024)).unwrap(), ("a".into(), 1024));
-        assert_eq!(served("u", body, Some("b"), Some(7)).unwrap(), ("b".into(), 7));
+        let body = r#"{"data": [
+            {"id": "a", "context_length": 4096, "max_context_length": 8192}, {"id": "b"}
+        ]}"#;
+        let limits = Limits { context: Some(4096), most: Some(8192) };
+        assert_eq!(served("u", body, None, None).unwrap(), ("a".into(), 4096, limits));
+        assert_eq!(served("u", body, None, Some(1024)).unwrap(), ("a".into(), 1024, limits));
+        let unknown = Limits::default();
+        assert_eq!(served("u", body, Some("b"), Some(7)).unwrap(), ("b".into(), 7, unknown));
         let refused = |body: &str, asked: Option<&str>| {
             served("u", body, asked, None).unwrap_err().to_string()
         };
@@ -420,12 +468,28 @@ mod tests {
     }
 
     #[test]
+    fn why_a_certificate_is_not_trusted_is_said_with_what_to_do() {
+        let reason = |words| distrust(words, None);
+        let own = reason("io: invalid peer certificate: UnknownIssuer").unwrap();
+        assert!(own.contains("set SSL_CERT_FILE to"), "{own}");
+        let other = distrust("certificate: BadSignature", Some("a.pem".as_ref())).unwrap();
+        assert!(
+            other.starts_with("\"a.pem\", which SSL_CERT_FILE names, holds neither"),
+            "{other}"
+        );
+        let authority = reason("Other(OtherError(CaUsedAsEndEntity))").unwrap();
+        assert!(authority.contains("CA:FALSE"), "{authority}");
+        assert_eq!(reason("io: Connection reset by peer"), None);
+    }
+
+    #[test]
     fn an_answer_gets_a_quarter_of_the_context() {
         let server = |context| Server {
             base: Base::parse("http://a").unwrap(),
             key: None,
             model: "m".into(),
             context,
+            limits: Limits::default(),
         };
         let limits = |context| (server(context).answer(), server(context).compaction());
         assert_eq!(limits(32_768), (8192, 24_576));

@@ -6,7 +6,7 @@ use serde_json::Value as Json;
 
 use super::clients;
 use super::render;
-use super::server::{Base, Key, Server};
+use super::server::{Base, Key, Limits, Server};
 use super::settings::{Format, Value};
 use crate::args::Client;
 
@@ -18,6 +18,7 @@ fn server(key: Option<&str>, model: &str) -> Server {
         key: key.map(|key| Key::new(key).unwrap()),
         model: model.to_owned(),
         context: 32_768,
+        limits: Limits::default(),
     }
 }
 
@@ -203,11 +204,44 @@ fn the_files_of_a_run_are_well_formed_and_hold_what_is_printed() {
 
 #[test]
 fn an_agent_is_warned_of_where_the_context_is_too_short_for_it() {
-    let mut small = server(None, "m");
-    small.context = 4096;
-    let shown = text(Client::Claude, &small, false);
+    let small = |context, most| {
+        let limits = Limits { context: Some(context), most };
+        Server { context, limits, ..server(None, "m") }
+    };
+    let claude = |server: &Server| text(Client::Claude, server, false);
+    // What helps depends on what the model could have.
+    let shown = claude(&small(4096, Some(4096)));
     assert!(shown.contains("needs a context of about 32768 tokens"), "{shown}");
-    assert!(shown.contains("this server has 4096"), "{shown}");
-    assert!(!text(Client::Curl, &small, false).contains("needs a context"));
-    assert!(!text(Client::Claude, &server(None, "m"), false).contains("needs a context"));
+    assert!(shown.contains("has 4096, the most that its model m can have: serve a "), "{shown}");
+    assert!(!shown.contains("lily serve --context"), "{shown}");
+    let shown = claude(&small(1024, Some(4096)));
+    assert!(shown.contains("has 1024, and its model m 4096 at most: serve a larger"), "{shown}");
+    let shown = claude(&small(4096, Some(262_144)));
+    assert!(shown.contains("has 4096: start it with `lily serve --context 32768`"), "{shown}");
+    let shown = claude(&small(4096, None));
+    assert!(shown.contains("this server has 4096: start it with more"), "{shown}");
+    // Settings of the user's own are not the server's fault.
+    let told = Server { context: 1024, ..small(65_536, Some(262_144)) };
+    assert!(claude(&told).contains("; --context-length says 1024"), "{}", claude(&told));
+    let offline = Server { context: 1024, ..server(None, "m") };
+    assert!(claude(&offline).contains("; these settings say 1024"), "{}", claude(&offline));
+
+    assert!(!text(Client::Curl, &small(4096, None), false).contains("needs a context"));
+    assert!(!claude(&server(None, "m")).contains("needs a context"));
+}
+
+#[test]
+fn a_context_longer_than_the_servers_is_warned_of() {
+    let limits = Limits { context: Some(4096), most: Some(4096) };
+    let told = |context| Server { context, limits, ..server(None, "m") };
+    let note = "--context-length 65536 is more than this server has, 4096 tokens";
+    for client in [Client::Claude, Client::Curl] {
+        assert!(text(client, &told(65_536), false).contains(note));
+        assert!(object(client, &told(65_536), false)["notes"].to_string().contains(note));
+        for context in [4096, 1024] {
+            assert!(!text(client, &told(context), false).contains("is more than"));
+        }
+    }
+    // The claim does not make an agent fit.
+    assert!(text(Client::Claude, &told(65_536), false).contains("this server has 4096"));
 }
