@@ -101,6 +101,12 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("--max-tokens=3", 2, &["'--max-tokens' is a flag of chat, generate"]),
         ("chat --port 1 hello", 2, &["'--port' is a flag of serve"]),
         ("bench -v", 2, &["'-v' is a flag of serve"]),
+        ("serve some/model", 2, &["given with '--model-path \"some/model\"'"]),
+        ("serve -m some/model", 2, &["given with '--model-path'"]),
+        ("serve --model=some/model --port 0", 2, &["given with '--model-path'"]),
+        ("serve --port 0 --ctx-size 4096", 2, &["given with '--context'"]),
+        ("--max-model-len 4096", 2, &["given with '--context'"]),
+        ("serve --served-model-name x", 2, &["given with '--model-name'"]),
         // No device is opened and nothing is run, so there is nothing for them to choose.
         ("inspect --threads 2", 2, &["'--threads' is a flag of chat"]),
         ("plan --threads 2", 2, &["'--threads' is a flag of chat"]),

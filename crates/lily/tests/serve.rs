@@ -174,7 +174,9 @@ fn what_would_let_strangers_in_or_cannot_be_served_with_is_refused_before_the_mo
         (&["--host=0.0.0.0"][..], 1, "--allow-no-key"),
         (&[empty.as_str()], 1, "no API key in it"),
         (&["--api-key-file=no/such/file"], 1, "no/such/file"),
-        (&["--cors-origin=chat.example"], 2, "\"chat.example\" is no origin"),
+        (&["--cors-origin=chat.example"], 2, "--cors-origin \"chat.example\" is no origin"),
+        (&["--allow-host=a b"], 2, "--allow-host \"a b\" is no host name"),
+        (&["--allow-host=mac.local:8000"], 2, "no port"),
         (&["--tls-cert=cert.pem"], 2, "--tls-key"),
         (&["--tls-cert=no/such.pem", "--tls-key=no/such.key"], 1, "cannot read no/such.pem"),
         (&["--request-timeout=0"], 2, "--request-timeout"),
@@ -185,6 +187,36 @@ fn what_would_let_strangers_in_or_cannot_be_served_with_is_refused_before_the_mo
         assert!(run.stderr.contains(part), "{flags:?}: {}", run.stderr);
         assert!(!run.stderr.contains("loading"), "{flags:?}: {}", run.stderr);
     }
+}
+
+#[test]
+fn a_context_without_room_for_any_answer_is_refused_before_the_model_is_loaded() {
+    let run = lily(["serve", "--port=0", "--context=2"]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+    assert!(run.stderr.starts_with("error: --context 2 is too short"), "{}", run.stderr);
+    let least = run.stderr.trim_end().rsplit(' ').next().unwrap();
+    let server = Server::start(&["--context", least]);
+    let body = r#"{"messages": [{"role": "user", "content": "Hi"}]}"#;
+    let answer = server.ask("POST", "/v1/chat/completions", body);
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    let one_less = least.parse::<usize>().unwrap() - 1;
+    let run = lily(["serve", "--port=0", &format!("--context={one_less}")]);
+    assert_eq!(run.code, 2, "{}", run.stderr);
+}
+
+#[test]
+fn a_server_on_all_addresses_names_those_that_clients_can_use() {
+    let server = Server::start(&["--host=0.0.0.0", "--allow-no-key"]);
+    let own = server.url();
+    assert!(own.starts_with("http://127.0.0.1:"), "{}", server.ready);
+    let other = own.replace("127.0.0.1", "ADDRESS");
+    assert!(
+        server.ready.contains(&format!(" for other machines at {other}/v1 ")),
+        "{}",
+        server.ready
+    );
+    let models = server.ask("GET", "/v1/models", "");
+    assert!(models.starts_with("HTTP/1.1 200 "), "{models}");
 }
 
 #[test]

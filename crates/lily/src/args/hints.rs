@@ -17,7 +17,10 @@ pub(super) fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, Err
     Cli::try_parse_from(line).map_err(|mut error| {
         match error.kind() {
             ErrorKind::InvalidValue => devices(&mut error),
-            ErrorKind::UnknownArgument => flags_of_others(&mut error),
+            ErrorKind::UnknownArgument => {
+                flags_of_others(&mut error);
+                words_for_serving(&mut error);
+            }
             ErrorKind::InvalidSubcommand => questions(&mut error),
             _ => {}
         }
@@ -56,6 +59,29 @@ fn flags_of_others(error: &mut Error) {
         error.remove(ContextKind::SuggestedArg);
         tell(error, format!("'{flag}' is a flag of {}", owners.join(", ")));
     }
+}
+
+/// What other servers call a flag of `lily serve`, and a model that is given without a flag.
+fn words_for_serving(error: &mut Error) {
+    let Some(argument) = text(error, ContextKind::InvalidArg) else { return };
+    let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return };
+    let usage = usage.to_string();
+    let command = usage.split_once("lily ").map_or("", |(_, rest)| rest);
+    if !command.starts_with("serve") && !command.starts_with(['[', '-']) {
+        return;
+    }
+    let flag = argument.split('=').next().unwrap_or_default();
+    let tip = match flag {
+        "-m" | "--model" => "the model is given with '--model-path'".to_owned(),
+        "-c" | "--ctx-size" | "--max-model-len" => {
+            "the length of the context is given with '--context'".to_owned()
+        }
+        "--alias" | "--served-model-name" => "the name is given with '--model-name'".to_owned(),
+        flag if flag.starts_with('-') => return,
+        _ => format!("the model is given with '--model-path {}'", quoted(&argument)),
+    };
+    error.remove(ContextKind::SuggestedArg);
+    tell(error, tip);
 }
 
 /// A question where a command is expected.

@@ -4,7 +4,7 @@ use std::cell::OnceCell;
 use std::env;
 use std::fs;
 use std::io;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::Path;
 use std::time::Duration;
 
@@ -12,14 +12,15 @@ use anyhow::{Context, Result};
 use lily_server::{
     ApiKeys, Backend, Cors, Limits, LoadProgress, ServerError, ServerOptions, TlsFiles,
 };
-use serde_json::json;
+use lily_text::RenderOptions;
+use serde_json::{Map, json};
 use tracing_subscriber::filter::LevelFilter;
 use tracing_subscriber::fmt::format::Writer;
 use tracing_subscriber::fmt::time::{FormatTime, SystemTime};
 
 use crate::args::{AccessArgs, LogArgs, LogFormat, ServeArgs, Switch};
 use crate::device::describe;
-use crate::failure::{UsageError, one_line, usage};
+use crate::failure::{one_line, usage};
 use crate::model::{self, Needs};
 
 pub(crate) fn run(args: &ServeArgs) -> Result<()> {
@@ -31,10 +32,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     // A model may take a minute to load; whether there is a place to serve it is known before.
     let bound = lily_server::bind(&options).map_err(with_hint)?;
     if !options.host.is_loopback() && options.api_keys.is_empty() {
-        let host = options.host;
-        let words = format!("whoever reaches {host} can use the server: no key is demanded");
+        let place = match options.host {
+            host if host.is_unspecified() => "this machine".to_owned(),
+            host => host.to_string(),
+        };
+        let words = format!("whoever reaches {place} can use the server: no key is demanded");
         say(format, Level::Warning, &words);
     }
+    require_room(args)?;
     say(format, Level::Info, &format!("loading {name}"));
     let device = OnceCell::new();
     let load = |progress: &LoadProgress| {
@@ -51,9 +56,48 @@ pub(crate) fn run(args: &ServeArgs) -> Result<()> {
     };
     lily_server::run(bound, options, load, |address| {
         let device = device.get().map_or("", String::as_str);
-        let words = format!("serving {name} on {device} at {scheme}://{address}/v1 (Ctrl-C ends)");
-        say(format, Level::Info, &words);
+        let places = places(scheme, address);
+        say(format, Level::Info, &format!("serving {name} on {device} at {places}"));
     })
+}
+
+/// Where clients find the server, and how it ends.
+fn places(scheme: &str, address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return format!("{scheme}://{address}/v1 (Ctrl-C ends)");
+    }
+    // It stands for all addresses of the machine, and is none that a client could use.
+    let (own, port) = (if address.is_ipv4() { "127.0.0.1" } else { "[::1]" }, address.port());
+    format!(
+        "{scheme}://{own}:{port}/v1 and for other machines at {scheme}://ADDRESS:{port}/v1 (ADDRESS is \
+         this machine's address or name; Ctrl-C ends)"
+    )
+}
+
+/// Refuses a context in which no question could be answered. A model's files are read for it only where
+/// the context is short enough for doubt.
+fn require_room(args: &ServeArgs) -> Result<()> {
+    const DOUBTFUL: usize = 1024;
+    const ANSWER: usize = 16;
+    let asked = args.engine.planning.context.filter(|&context| context < DOUBTFUL);
+    let Some(context) = asked else { return Ok(()) };
+    let template = model::template(&args.model)?;
+    let kwargs =
+        Map::from_iter([("enable_thinking".to_owned(), (args.think == Switch::On).into())]);
+    let prompt = template.render(&RenderOptions {
+        messages: &[json!({"role": "user", "content": "Hi"})],
+        tools: None,
+        add_generation_prompt: true,
+        kwargs: &kwargs,
+    })?;
+    let least = model::tokenizer(&args.model)?.encode(&prompt)?.len() + ANSWER;
+    if context < least {
+        return Err(usage(format!(
+            "--context {context} is too short to serve with: the question \"Hi\" and {ANSWER} tokens of \
+             an answer take {least}"
+        )));
+    }
+    Ok(())
 }
 
 fn options(args: &ServeArgs) -> Result<ServerOptions> {
@@ -69,7 +113,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
         api_keys: api_keys(access, args.log.log_format)?,
         allow_no_key: access.allow_no_key,
         allowed_hosts: access.allow_host.clone(),
-        cors: Cors::parse(&access.cors_origin).map_err(|e| UsageError(e.into()))?,
+        cors: Cors::parse(&access.cors_origin).map_err(|e| usage(format!("--cors-origin {e}")))?,
         tls: tls.map(|(certificate, key)| TlsFiles { certificate, key }),
         model_name: args.model_name.clone().unwrap_or_else(|| model::name(&args.model)),
         queue_limit: load.queue,
@@ -159,6 +203,7 @@ fn with_hint(error: ServerError) -> anyhow::Error {
         ServerError::Unprotected { .. } => {
             "set --api-key-file or LILY_API_KEY, or --allow-no-key if that is meant"
         }
+        ServerError::InvalidHost { .. } => return usage(format!("--allow-host {error}")),
         _ => return error.into(),
     };
     let text = one_line(&error.into());
@@ -190,6 +235,18 @@ fn log_level(verbose: bool, variable: Option<&str>) -> Result<LevelFilter> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::failure::UsageError;
+
+    #[test]
+    fn all_addresses_are_told_by_those_that_clients_can_use() {
+        let told = |address: &str| places("https", address.parse().unwrap());
+        assert_eq!(told("10.0.0.5:80"), "https://10.0.0.5:80/v1 (Ctrl-C ends)");
+        for (address, own) in [("0.0.0.0:81", "127.0.0.1"), ("[::]:81", "[::1]")] {
+            let start =
+                format!("https://{own}:81/v1 and for other machines at https://ADDRESS:81/v1 (");
+            assert!(told(address).starts_with(&start), "{}", told(address));
+        }
+    }
 
     #[test]
     fn the_log_holds_warnings_unless_more_is_asked_for() {
