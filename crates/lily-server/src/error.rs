@@ -38,6 +38,9 @@ pub enum ServerError {
         #[source]
         source: std::io::Error,
     },
+    /// There is nothing to generate with, as where memory for a session cannot be had.
+    #[error("cannot begin to generate")]
+    Generator(#[source] GenerateError),
     /// An API key holds characters that no HTTP header can carry.
     #[error("an API key must be visible ASCII without spaces")]
     InvalidApiKey,

@@ -83,12 +83,14 @@ fn state(front: Front, backend: Backend) -> Result<AppState, ServerError> {
         max_context: engine.config().max_position_embeddings,
         defaults: engine.default_options(),
     };
+    // Here and not by the worker, for without memory for it there is nothing to serve.
+    let generator = EngineGenerator::new(engine).map_err(ServerError::Generator)?;
     let tokenizer = model.tokenizer.clone();
     // Whoever asks for a form first would wait for it; without the thread, they do.
     let _ = std::thread::Builder::new()
         .name("lily-grammar".to_owned())
         .spawn(move || tokenizer.prepare_grammars());
-    AppState::behind(front, model, move || EngineGenerator::new(engine))
+    AppState::behind(front, model, move || Ok(generator))
 }
 
 /// [`serve`] with a generator of the caller's choice.
@@ -202,8 +204,10 @@ where
     };
     let backend = load(&front.loading)?;
     let state = state(front, backend)?;
+    // Whoever is told that there is a server finds it ready.
+    state.worker().wait_until_loaded();
     site.open(router(state.clone()));
-    // Whoever is told that there is a server may end it at once.
+    // Likewise may it be ended from then on.
     let mut interruptions = {
         let _runtime = runtime.enter();
         Interruptions::catch()

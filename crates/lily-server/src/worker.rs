@@ -117,6 +117,8 @@ impl Queue {
 struct Shared {
     queue: Mutex<Queue>,
     wake: Condvar,
+    /// Tells that the status is not [`Status::Loading`] any more.
+    loaded: Condvar,
     limit: usize,
     timeouts: Timeouts,
     stream_events: usize,
@@ -160,6 +162,7 @@ impl Shared {
         }
         drop(queue);
         self.wake.notify_all();
+        self.loaded.notify_all();
     }
 }
 
@@ -192,6 +195,7 @@ impl Worker {
         let shared = Arc::new(Shared {
             queue: Mutex::new(queue),
             wake: Condvar::new(),
+            loaded: Condvar::new(),
             limit: options.queue_limit,
             timeouts: Timeouts { queue: options.queue_timeout, request: options.request_timeout },
             stream_events: options.limits.stream_events,
@@ -207,6 +211,15 @@ impl Worker {
             })
             .map_err(|source| ServerError::Io { action: "start the worker thread", source })?;
         Ok(worker)
+    }
+
+    /// Waits for the thread to have its generator, or to have failed to make it.
+    pub(crate) fn wait_until_loaded(&self) {
+        let waited = self
+            .shared
+            .loaded
+            .wait_while(self.shared.lock(), |queue| queue.status == Status::Loading);
+        drop(waited.unwrap_or_else(PoisonError::into_inner));
     }
 
     pub(crate) fn status(&self) -> Status {
@@ -290,6 +303,7 @@ where
             queue.status = Status::Ready;
         }
         drop(queue);
+        shared.loaded.notify_all();
         while let Some(job) = shared.next() {
             generator.watch(&job.record);
             let ran = catch_unwind(AssertUnwindSafe(|| {

@@ -21,9 +21,14 @@ fn the_line_of_readiness_names_model_device_and_address() {
 }
 
 #[test]
-fn a_server_can_be_interrupted_from_the_moment_that_it_says_it_serves() {
-    for _ in 0..10 {
-        assert_eq!(Server::start(&[]).end(), "");
+fn a_server_is_ready_and_can_be_interrupted_from_the_moment_that_it_says_it_serves() {
+    for ask in [true, false].repeat(10) {
+        let server = Server::start(&[]);
+        if ask {
+            let health = server.ask("GET", "/health", "");
+            assert!(health.starts_with("HTTP/1.1 200 "), "{health}");
+        }
+        assert_eq!(server.end(), "");
     }
 }
 
