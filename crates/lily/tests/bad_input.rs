@@ -37,9 +37,10 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("serve --port -1", 2, &["--port", "-1"]),
         ("--port 8000 chat hello", 2, &["chat"]),
         ("serve --host nowhere", 2, &["--host", "nowhere"]),
-        ("generate hello --temperature=-1", 2, &["--temperature", "0 or more"]),
-        ("generate hello --temperature -1", 2, &["--temperature", "0 or more"]),
+        ("generate hello --temperature=-1", 2, &["--temperature", "between 0 and 2"]),
+        ("generate hello --temperature -1", 2, &["--temperature", "between 0 and 2"]),
         ("generate hello --max-tokens -1", 2, &["--max-tokens", "at least 1"]),
+        ("chat hello --temperature 2.5", 2, &["--temperature", "between 0 and 2"]),
         ("generate hello --temperature warm", 2, &["--temperature", "not a number"]),
         ("generate hello --temperature nan", 2, &["--temperature"]),
         ("generate hello --top-p 1.5", 2, &["--top-p"]),
@@ -101,7 +102,7 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("--max-tokens=3", 2, &["'--max-tokens' is a flag of chat, generate"]),
         ("chat --port 1 hello", 2, &["'--port' is a flag of serve"]),
         ("bench -v", 2, &["'-v' is a flag of serve"]),
-        ("serve some/model", 2, &["given with '--model-path \"some/model\"'"]),
+        ("serve some/model", 2, &["given with '--model-path some/model'"]),
         ("serve -m some/model", 2, &["given with '--model-path'"]),
         ("serve --model=some/model --port 0", 2, &["given with '--model-path'"]),
         ("serve --port 0 --ctx-size 4096", 2, &["given with '--context'"]),
@@ -113,6 +114,23 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("chat --devise cpu hello", 2, &["similar argument exists: '--device'"]),
         ("hello", 2, &["to ask the model, use 'lily chat hello'"]),
         ("chta hello", 2, &["similar subcommand exists: 'chat'"]),
+        ("hello there --think off", 2, &["'lily chat hello there --think off'"]),
+        // As other programs call it.
+        ("run hi there", 2, &["tip: to ask the model, use 'lily chat hi there'"]),
+        ("list", 2, &["tip: to list the models in the cache, use 'lily models'"]),
+        ("ls --json", 2, &["use 'lily models --json'"]),
+        ("PS", 2, &["use 'lily models'"]),
+        ("download a/b@v1", 2, &["tip: to fetch a model, use 'lily pull a/b@v1'"]),
+        ("server --port 8080", 2, &["use 'lily serve --port 8080'"]),
+        ("show a/b", 2, &["use 'lily inspect --model-path a/b'"]),
+        ("info --json", 2, &["use 'lily inspect --json'"]),
+        ("benchmark", 2, &["use 'lily bench'"]),
+        ("convert x", 2, &["tip: there is no such step: lily reads MLX 4-bit", "'lily pull'"]),
+        ("quantize", 2, &["lily reads MLX 4-bit checkpoints as they are", "'lily pack'"]),
+        ("rm a/b", 2, &["lily deletes nothing: 'lily models --json'"]),
+        ("help run", 2, &["to ask the model, there is 'chat': see 'lily help chat'"]),
+        ("help convert", 2, &["lily reads MLX 4-bit checkpoints"]),
+        ("help chatt", 2, &["similar subcommand exists: 'chat'"]),
     ];
     for &(line, code, expected) in cases {
         let run = lily(line.split_whitespace());
@@ -126,6 +144,34 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         let run = lily([question]);
         assert_refused(question, &run, 2, &[&format!("to ask the model, use '{command}'")]);
         assert!(!run.stderr.contains("similar"), "{}", run.stderr);
+    }
+}
+
+#[test]
+fn a_word_like_no_other_is_answered_without_a_guess() {
+    for line in [
+        "convert",
+        "list",
+        "help foo",
+        "help chat foo",
+        "bench --compare ollama",
+        "completions tcsh",
+        "connect foo",
+        "chat --zzz hello",
+    ] {
+        let run = lily(line.split_whitespace());
+        assert_refused(line, &run, 2, &[]);
+        assert!(!run.stderr.contains("similar"), "{line}: {}", run.stderr);
+        assert!(!run.stderr.contains("use 'lily chat"), "{line}: {}", run.stderr);
+    }
+    for (line, meant) in [
+        ("connect claud", "'claude'"),
+        ("bench --compare llamacpp", "'llama.cpp'"),
+        ("chatt hi", "'chat'"),
+    ] {
+        let run = lily(line.split_whitespace());
+        assert_refused(line, &run, 2, &["similar", meant]);
+        assert!(!run.stderr.contains("to ask the model"), "{line}: {}", run.stderr);
     }
 }
 
