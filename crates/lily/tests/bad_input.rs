@@ -70,6 +70,15 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --fuse everything", 2, &["--fuse", "everything"]),
         ("generate hello --context 0", 2, &["--context"]),
         ("generate hello --threads 0", 2, &["--threads"]),
+        ("chat hello --device cpu --threads 100000", 2, &["--threads 100000", "at most"]),
+        ("doctor --device cpu --threads 100000", 2, &["--threads 100000", "at most"]),
+        ("chat hello --stop=", 2, &["--stop", "must not be empty"]),
+        ("generate hello --stop=", 2, &["--stop", "must not be empty"]),
+        ("serve --host 0.0.0.0", 2, &["other machines could use the server", "--api-key-file"]),
+        ("serve --api-key=", 2, &["an API key must be"]),
+        ("serve --host 0.0.0.0 --api-key=", 2, &["an API key must be"]),
+        ("serve --cors-origin nowhere", 2, &["nowhere"]),
+        ("serve --api-key-file nowhere.txt", 1, &["nowhere.txt"]),
         ("plan --phase training", 2, &["--phase", "training"]),
         ("eval", 2, &["FILE", "--reference", "--conversations"]),
         ("eval book.txt --reference x", 2, &["--reference"]),
@@ -82,6 +91,18 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
     ];
     for &(line, code, expected) in cases {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
+    }
+}
+
+#[test]
+fn a_schema_is_refused_by_the_place_that_is_wrong() {
+    let dir = TempDir::new().unwrap();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "obj"}}});
+    let file = write(dir.path(), "s2.json", &schema.to_string());
+    for command in ["chat", "generate"] {
+        let run = lily([command, "hello", "--json-schema", file.to_str().unwrap()]);
+        let place = "s2.json: the keyword \"type\" at #/properties/a is \"obj\"; expected one of";
+        assert_refused(command, &run, 2, &[place]);
     }
 }
 
@@ -188,12 +209,20 @@ fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
         ("generate --prompt-tokens 4096", 2, &["4096", "vocabulary"]),
         ("generate hello --logit-bias 99999=1", 2, &["99999", "vocabulary"]),
-        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 2, &["5", "context", "4"]),
+        (
+            "generate --prompt-tokens 1,2,3,4,5 --context 4",
+            2,
+            &["the prompt has 5 tokens; with an answer it does not fit into the context of 4\n"],
+        ),
         ("generate hello --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("inspect --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("plan --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("bench --lengths 5000", 2, &["5000 and 64 steps need 5065 tokens, the model has 4096"]),
-        ("chat --context 8 What is the capital of Japan?", 2, &["context", "8"]),
+        (
+            "chat --context 8 What is the capital of Japan?",
+            2,
+            &["the prompt has 17 tokens; with an answer it does not fit into the context of 8\n"],
+        ),
         ("plan --phase decode --rows 5", 2, &["--rows 5 is not 1"]),
         (
             "plan --phase prefill --rows 100000",

@@ -188,6 +188,11 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A stop string; an empty one would end every text before it begins.
+pub(crate) fn stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("must not be empty".into()) } else { Ok(text.to_owned()) }
+}
+
 /// A prompt as token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenIds(pub(crate) Vec<u32>);
