@@ -20,6 +20,8 @@ use crate::tls;
 const MAX_REDIRECTS: usize = 10;
 /// Answers that are read whole; the largest repositories list some megabytes.
 const MAX_JSON_BYTES: u64 = 64 << 20;
+/// How many of the longest waits for a read the head of an answer may take.
+const RESPONSE_READS: u32 = 6;
 const USER_AGENT: &str = concat!("lily/", env!("CARGO_PKG_VERSION"));
 
 /// What a request is about, for errors.
@@ -65,6 +67,8 @@ pub(crate) struct Reply {
     /// First byte of this body and bytes of the whole file, of `Content-Range`.
     pub(crate) part: Option<(u64, Option<u64>)>,
     pub(crate) host: String,
+    /// Where it came from, without a query.
+    address: String,
     pub(crate) body: Box<dyn Read + Send>,
 }
 
@@ -102,17 +106,25 @@ impl Client {
         host(&self.endpoint)
     }
 
-    /// A small JSON answer.
+    /// A small JSON object.
     pub(crate) fn json(&self, path: &str, about: About<'_>) -> Result<Vec<u8>, Failure> {
         let mut reply = self.get(path, about, Wanted::default())?;
         let mut bytes = Vec::new();
         let read = (&mut reply.body).take(MAX_JSON_BYTES + 1).read_to_end(&mut bytes);
-        read.map_err(|error| Failure::passing(broken(&reply.host, &error)))?;
+        read.map_err(|error| Failure::passing(self.broken(&reply.host, &error)))?;
         if bytes.len() as u64 > MAX_JSON_BYTES {
             let reason = format!("more than {MAX_JSON_BYTES} bytes");
             return Err(HubError::Answer { host: reply.host, reason }.into());
         }
-        Ok(bytes)
+        // A page of a proxy has status 200 too.
+        match bytes.trim_ascii_start().first() {
+            Some(b'{') => Ok(bytes),
+            first => {
+                let found =
+                    if first == Some(&b'<') { "a web page" } else { "something else than JSON" };
+                Err(HubError::NoHub { address: reply.address, found }.into())
+            }
+        }
     }
 
     /// The content of a path below the endpoint, or a part of it.
@@ -184,7 +196,45 @@ impl Client {
                 request = request.header("if-range", format!("\"{tag}\""));
             }
         }
-        request.call().map_err(|error| unsent(uri, error))
+        request.call().map_err(|error| self.unsent(uri, error))
+    }
+
+    /// A request that brought no answer. What only a change of settings can mend is not tried again.
+    fn unsent(&self, uri: &Uri, error: ureq::Error) -> Failure {
+        let network = |reason| HubError::Network { host: host(uri), reason };
+        match error {
+            // rustls speaks through the reader that wraps it; a bad certificate stays one.
+            ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
+                Failure::Lasting(network(error.to_string()))
+            }
+            ureq::Error::Io(error) => Failure::passing(self.broken(&host(uri), &error)),
+            ureq::Error::Timeout(which) => Failure::passing(network(self.late(which))),
+            error @ (ureq::Error::HostNotFound
+            | ureq::Error::Protocol(_)
+            | ureq::Error::ConnectionFailed
+            | ureq::Error::ConnectProxyFailed(_)) => Failure::passing(network(error.to_string())),
+            error => Failure::Lasting(network(error.to_string())),
+        }
+    }
+
+    /// A body that ended before its end.
+    pub(crate) fn broken(&self, host: &str, error: &io::Error) -> HubError {
+        let inner = error.get_ref().and_then(|inner| inner.downcast_ref());
+        let reason = match inner {
+            Some(ureq::Error::Timeout(which)) => self.late(*which),
+            _ => error.to_string(),
+        };
+        HubError::Network { host: host.to_owned(), reason }
+    }
+
+    /// What did not happen in time.
+    fn late(&self, which: ureq::Timeout) -> String {
+        let (what, limit) = match which {
+            ureq::Timeout::Resolve | ureq::Timeout::Connect => ("no connection", self.timeout),
+            ureq::Timeout::RecvResponse => ("none", self.timeout.saturating_mul(RESPONSE_READS)),
+            _ => ("not a byte", self.timeout),
+        };
+        format!("{what} within {} s (HF_HUB_DOWNLOAD_TIMEOUT)", limit.as_secs_f64())
     }
 
     fn agent(&self, uri: &Uri) -> Result<Agent, HubError> {
@@ -300,7 +350,7 @@ fn agent(timeout: Duration, proxy: bool, tls: Option<TlsConfig>) -> Agent {
         .accept_encoding("identity")
         .timeout_resolve(Some(timeout))
         .timeout_connect(Some(timeout))
-        .timeout_recv_response(Some(timeout.saturating_mul(6)))
+        .timeout_recv_response(Some(timeout.saturating_mul(RESPONSE_READS)))
         .timeout_per_read(Some(timeout))
         .timeout_per_write(Some(timeout));
     let config = if proxy { config } else { config.proxy(None) };
@@ -320,6 +370,7 @@ fn reply(uri: &Uri, facts: Facts, response: Response<ureq::Body>) -> Reply {
         length: header(headers, "content-length").and_then(number),
         part: header(headers, "content-range").and_then(content_range),
         host: host(uri),
+        address: shown(&without_query(uri)),
         body: Box::new(response.into_body().into_reader()),
     }
 }
@@ -355,7 +406,7 @@ fn content_range(text: &str) -> Option<(u64, Option<u64>)> {
     }
 }
 
-fn same_origin(a: &Uri, b: &Uri) -> bool {
+pub(crate) fn same_origin(a: &Uri, b: &Uri) -> bool {
     let port = |uri: &Uri| {
         uri.port_u16().unwrap_or(if uri.scheme_str() == Some("https") { 443 } else { 80 })
     };
@@ -370,27 +421,8 @@ fn host(uri: &Uri) -> String {
     uri.authority().map_or_else(|| "the hub".to_owned(), |authority| authority.to_string())
 }
 
-/// A request that brought no answer. What only a change of settings can mend is not tried again.
-fn unsent(uri: &Uri, error: ureq::Error) -> Failure {
-    let network = |reason| HubError::Network { host: host(uri), reason };
-    match error {
-        // rustls speaks through the reader that wraps it; a bad certificate stays one.
-        ureq::Error::Io(error) if error.kind() == io::ErrorKind::InvalidData => {
-            Failure::Lasting(network(error.to_string()))
-        }
-        ureq::Error::Io(error) => Failure::passing(network(error.to_string())),
-        error @ (ureq::Error::Timeout(_)
-        | ureq::Error::HostNotFound
-        | ureq::Error::Protocol(_)
-        | ureq::Error::ConnectionFailed
-        | ureq::Error::ConnectProxyFailed(_)) => Failure::passing(network(error.to_string())),
-        error => Failure::Lasting(network(error.to_string())),
-    }
-}
-
-/// A body that ended before its end.
-pub(crate) fn broken(host: &str, error: &io::Error) -> HubError {
-    HubError::Network { host: host.to_owned(), reason: error.to_string() }
+fn without_query(uri: &Uri) -> String {
+    format!("{}://{}{}", uri.scheme_str().unwrap_or("http"), host(uri), uri.path())
 }
 
 #[cfg(test)]

@@ -15,6 +15,16 @@ pub enum HubError {
         /// As given, shortened.
         found: String,
     },
+    /// An address that is not that of a model on the hub.
+    #[error("{found:?} is no page of a model on {endpoint}; expected OWNER/NAME{}", meant(.guess))]
+    Address {
+        /// As given, shortened.
+        found: String,
+        /// The hub.
+        endpoint: String,
+        /// The model that may be meant.
+        guess: Option<String>,
+    },
     /// A revision that no path could hold.
     #[error("{found:?} is no revision, expected a branch, a tag or a commit")]
     RevisionName {
@@ -191,7 +201,7 @@ pub enum HubError {
         wait: Duration,
     },
     /// Any other status that is not a success.
-    #[error("{host} answered status {status} for {what}")]
+    #[error("{host} answered status {status} for {what}{}", meaning(*.status))]
     Status {
         /// Host and port.
         host: String,
@@ -199,6 +209,17 @@ pub enum HubError {
         status: u16,
         /// What was asked for.
         what: String,
+    },
+    /// An answer that is not that of a hub at all.
+    #[error(
+        "{address} answered with {found}, as no hub does: it may be the page of a proxy or of a login; \
+         HF_ENDPOINT and HTTPS_PROXY say where requests go"
+    )]
+    NoHub {
+        /// Where it came from, without a query.
+        address: String,
+        /// What it is.
+        found: &'static str,
     },
     /// An answer that the protocol does not allow.
     #[error("{host} sent an answer that makes no sense: {reason}")]
@@ -230,6 +251,19 @@ impl HubError {
     ) -> impl FnOnce(io::Error) -> Self {
         let path = path.display().to_string();
         move |source| HubError::Io { action, path, source }
+    }
+}
+
+fn meant(guess: &Option<String>) -> String {
+    guess.as_ref().map_or_else(String::new, |name| format!(", perhaps {name}"))
+}
+
+/// What a status means that may be gone in a while.
+fn meaning(status: u16) -> &'static str {
+    match status {
+        429 => ", which means too many requests",
+        500..=599 => ", which means trouble on its side",
+        _ => "",
     }
 }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, utf8_percent_encode};
 
 use crate::cache::Cache;
-use crate::client::{About, Client, Wanted, broken};
+use crate::client::{About, Client, Wanted};
 use crate::digest::Checksum;
 use crate::error::HubError;
 use crate::listing::{Listing, RemoteFile, Tag};
@@ -35,7 +35,11 @@ pub struct Hub {
     pub(crate) cache: Cache,
     pub(crate) retry: Retry,
     settings: Settings,
+    asks_again: Box<Notice>,
 }
+
+/// Hears why a question failed, and how long the pause before the next try is.
+type Notice = dyn Fn(&HubError, Duration) + Send + Sync;
 
 /// What to fetch.
 #[derive(Clone, Copy, Debug)]
@@ -104,7 +108,14 @@ impl Hub {
     pub fn with_retry(settings: Settings, retry: Retry) -> Result<Self, HubError> {
         let client = Client::new(&settings)?;
         let cache = Cache::new(settings.cache.clone());
-        Ok(Hub { client, cache, retry, settings })
+        Ok(Hub { client, cache, retry, settings, asks_again: Box::new(|_, _| {}) })
+    }
+
+    /// Has `notice` told of each question to the hub (what a revision holds, the size of a file, its
+    /// first bytes) that failed and is asked again after a pause. A [`Watch`] hears of transfers.
+    #[must_use]
+    pub fn telling(self, notice: impl Fn(&HubError, Duration) + Send + Sync + 'static) -> Self {
+        Hub { asks_again: Box::new(notice), ..self }
     }
 
     /// The cache folder.
@@ -121,7 +132,7 @@ impl Hub {
     ///
     /// # Errors
     /// [`HubError::RepoNotFound`], [`HubError::RevisionNotFound`], [`HubError::Gated`],
-    /// [`HubError::Access`], [`HubError::Network`], [`HubError::FileName`], [`HubError::Answer`],
+    /// [`HubError::Access`], [`HubError::Network`], [`HubError::NoHub`], [`HubError::FileName`], [`HubError::Answer`],
     /// [`HubError::Offline`].
     pub fn look_up(&self, wanted: &RepoRef) -> Result<Listing, HubError> {
         self.must_be_online(|| wanted.to_string())?;
@@ -213,7 +224,7 @@ impl Hub {
         let reply = self.client.get(&path, About::File { repo, file: &file.name }, wanted)?;
         let mut start = Vec::new();
         let read = reply.body.take(bytes).read_to_end(&mut start);
-        read.map_err(|error| Failure::passing(broken(&reply.host, &error)))?;
+        read.map_err(|error| Failure::passing(self.client.broken(&reply.host, &error)))?;
         let found = start.len() as u64;
         let name = || file.name.clone();
         match reply.status {
@@ -320,7 +331,9 @@ impl Hub {
                     if failures >= most {
                         return Err(error);
                     }
-                    thread::sleep(self.pause(failures, after)?);
+                    let pause = self.pause(failures, after)?;
+                    (self.asks_again)(&error, pause);
+                    thread::sleep(pause);
                 }
             }
         }

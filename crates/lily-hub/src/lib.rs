@@ -14,6 +14,7 @@
 //! having; the command line brings these.
 #![forbid(unsafe_code)]
 
+mod address;
 mod cache;
 mod client;
 mod digest;
@@ -33,5 +34,5 @@ pub use hub::{Event, Fetch, Fetched, Hub, Watch};
 pub use listing::{Listing, RemoteFile};
 pub use names::{Commit, RepoId, RepoRef, Revision, check_file_name, check_portable};
 pub use retry::Retry;
-pub use settings::{DEFAULT_ENDPOINT, Settings, Token};
+pub use settings::{DEFAULT_ENDPOINT, Settings, Token, endpoint_from_env};
 pub use tls::config as tls_config;

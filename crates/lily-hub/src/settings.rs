@@ -99,6 +99,14 @@ impl Settings {
     }
 }
 
+/// The address of the hub, by `HF_ENDPOINT`.
+///
+/// # Errors
+/// [`HubError::Setting`].
+pub fn endpoint_from_env() -> Result<String, HubError> {
+    Variables(&|name| env::var_os(name)).endpoint()
+}
+
 struct Variables<'a>(&'a dyn Fn(&str) -> Option<OsString>);
 
 impl Variables<'_> {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::client::{About, Facts, Reply, Wanted, broken};
+use crate::client::{About, Facts, Reply, Wanted};
 use crate::digest::{Checksum, Hasher};
 use crate::error::HubError;
 use crate::hub::{Event, Hub, Watch, resolve_path, sleep};
@@ -167,7 +167,10 @@ impl Transfer<'_> {
                 Ok(0) => break,
                 Ok(n) => n,
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-                Err(error) => return Err(Failure::passing(broken(&reply.host, &error))),
+                Err(error) => {
+                    let error = self.hub.client.broken(&reply.host, &error);
+                    return Err(Failure::passing(error));
+                }
             };
             let found = partial.len + n as u64;
             if found > partial.size {

@@ -4,6 +4,8 @@ mod case;
 mod common;
 
 use std::fs;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use case::{Case, QUICK, WEIGHTS, files, settings};
 use common::{Answer, COMMIT, Content, FakeHub, REPO, noise};
@@ -124,6 +126,68 @@ fn a_hub_that_is_not_there_is_named() {
         matches!(&error, HubError::Network { host, .. } if *host == free.to_string()),
         "{error}"
     );
+}
+
+#[test]
+fn a_page_of_a_proxy_is_told_from_the_answer_of_a_hub() {
+    let case = Case::new();
+    let at = case.server.endpoint();
+    let page = "\n<!DOCTYPE html><html><title>Log in</title></html>";
+    for (body, found) in [(page, "a web page"), ("", "something else than JSON"), ("[]", "JSON")] {
+        case.server.forget_requests();
+        case.server.twist(move |request, _, _| match request.path.starts_with("/login") {
+            true => Answer::new(200, body).with("content-type", "text/html"),
+            false => Answer::redirect("/login?token=secret"),
+        });
+        let error = case.look_up().unwrap_err();
+        assert!(matches!(error, HubError::NoHub { .. }), "{body}: {error}");
+        let error = error.to_string();
+        assert!(error.starts_with(&format!("{at}/login answered with ")), "{error}");
+        assert!(error.contains(found) && !error.contains("secret"), "{error}");
+        assert_eq!(case.server.requests().len(), 2, "asked once: {error}");
+    }
+}
+
+#[test]
+fn a_question_that_is_asked_again_is_told_and_why() {
+    let told = Arc::new(Mutex::new(Vec::new()));
+    let case = Case::new();
+    let notes = Arc::clone(&told);
+    let note = move |error: &HubError, pause: Duration| {
+        notes.lock().unwrap().push((error.to_string(), pause));
+    };
+    let case = Case { hub: case.hub.telling(note), ..case };
+    case.server.twist(|_, before, answer| match before {
+        0 => Answer::new(500, ""),
+        1 => Answer::new(429, "").with("retry-after", "0"),
+        _ => answer,
+    });
+    case.look_up().unwrap();
+    let (reasons, pauses): (Vec<_>, Vec<_>) = told.lock().unwrap().drain(..).unzip();
+    assert!(reasons[0].contains("status 500") && reasons[0].contains("trouble"), "{reasons:?}");
+    assert!(reasons[1].contains("429") && reasons[1].contains("too many"), "{reasons:?}");
+    assert_eq!(pauses, [QUICK.first, QUICK.first]);
+    case.server.twist(|_, _, _| Answer::new(503, ""));
+    let error = case.look_up().unwrap_err();
+    assert!(error.to_string().ends_with("trouble on its side"), "{error}");
+    assert_eq!(told.lock().unwrap().len(), 2, "the last one is the error itself");
+}
+
+#[test]
+fn a_hub_that_hangs_is_told_in_plain_words() {
+    // Takes connections and says nothing: the system completes them before anyone accepts.
+    let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    let silent_at = format!("http://{}", silent.local_addr().unwrap());
+    let case = Case::with(files(), |settings| settings.timeout = Duration::from_millis(100));
+    let settings = Settings { endpoint: silent_at, ..case.hub.settings().clone() };
+    let hub = Hub::with_retry(settings, QUICK).unwrap();
+    let before = hub.look_up(&REPO.parse().unwrap()).unwrap_err().to_string();
+    // And one that stops in the middle.
+    case.server.twist(|_, _, answer| Answer { hold: Some(5), ..answer });
+    let amid = case.look_up().unwrap_err().to_string();
+    for error in [before, amid] {
+        assert!(error.contains(": not a byte within 0.1 s (HF_HUB_DOWNLOAD_TIMEOUT)"), "{error}");
+    }
 }
 
 #[test]

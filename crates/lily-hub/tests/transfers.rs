@@ -249,7 +249,7 @@ fn a_connection_that_says_nothing_or_next_to_nothing_is_left() {
     case.assert_right(&files());
     let reasons = notes.reasons();
     assert!(reasons[0].contains("stalled"), "{reasons:?}");
-    assert!(reasons[1].contains("imeout"), "{reasons:?}");
+    assert!(reasons[1].contains("not a byte within 0.06 s"), "{reasons:?}");
 }
 
 #[test]

@@ -19,7 +19,7 @@ pub(crate) struct Chosen {
 /// The machine that the flags ask for, or the best one there is.
 pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
     match args.planning.device {
-        DeviceKind::Cpu => Ok(cpu(args)),
+        DeviceKind::Cpu => cpu(args),
         DeviceKind::Cuda => Ok(cuda(&args.planning)?.context("the CUDA device cannot be used")?),
         DeviceKind::Metal => Ok(metal().context("the Metal device cannot be used")?),
         DeviceKind::Auto => auto(args),
@@ -38,7 +38,7 @@ fn auto(args: &EngineArgs) -> Result<Chosen> {
         Err(CudaError::NoDriver | CudaError::NoDevice { .. }) => {}
         Err(error) => eprintln!("warning: the CUDA device is not used: {error}"),
     }
-    Ok(cpu(args))
+    cpu(args)
 }
 
 /// A kind of GPU, and the device or why it cannot be used.
@@ -88,17 +88,29 @@ pub(crate) fn describe(facts: &DeviceFacts) -> String {
 }
 
 /// The processor, which other devices are compared with.
-pub(crate) fn processor(args: &EngineArgs) -> CpuDevice {
-    CpuDevice::new(CpuOptions { threads: args.threads, isa: None })
+pub(crate) fn processor(args: &EngineArgs) -> Result<CpuDevice> {
+    with_threads(args, None)
 }
 
 /// The processor without vector instructions, which its own kernels are compared with.
-pub(crate) fn portable(args: &EngineArgs) -> CpuDevice {
-    CpuDevice::new(CpuOptions { threads: args.threads, isa: Some(Isa::Portable) })
+pub(crate) fn portable(args: &EngineArgs) -> Result<CpuDevice> {
+    with_threads(args, Some(Isa::Portable))
 }
 
-fn cpu(args: &EngineArgs) -> Chosen {
-    Chosen { device: Box::new(processor(args)), memory_limit: None }
+/// All the threads that were asked for, or none: the device itself takes what is sensible.
+fn with_threads(args: &EngineArgs, isa: Option<Isa>) -> Result<CpuDevice> {
+    let device = CpuDevice::new(CpuOptions { threads: args.threads, isa });
+    let most = device.facts().parallelism;
+    match args.threads {
+        Some(asked) if asked > most => Err(usage(format!(
+            "--threads {asked}: at most {most} threads are of use on this machine"
+        ))),
+        _ => Ok(device),
+    }
+}
+
+fn cpu(args: &EngineArgs) -> Result<Chosen> {
+    Ok(Chosen { device: Box::new(processor(args)?), memory_limit: None })
 }
 
 fn cuda_options(args: &PlanningArgs) -> Result<CudaOptions> {

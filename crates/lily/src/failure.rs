@@ -5,6 +5,7 @@ use std::io;
 use std::process::ExitCode;
 
 use lily_engine::EngineError;
+use lily_server::ServerError;
 
 /// Marks an error as the user's own (wrong usage, a template that refuses a request): exit code 2.
 #[derive(Debug, thiserror::Error)]
@@ -19,15 +20,19 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 /// An error of a generation: a [`UsageError`] where the prompt or a flag does not fit the model.
 pub(crate) fn generation(error: EngineError) -> anyhow::Error {
     match error {
+        // In the words of the server.
+        EngineError::PromptTooLong { tokens, context } => usage(format!(
+            "the prompt has {tokens} tokens; with an answer it does not fit into the context \
+                 of {context}"
+        )),
         EngineError::EmptyPrompt
-        | EngineError::PromptTooLong { .. }
         | EngineError::TokenOutOfRange { .. }
         | EngineError::Sampling(_) => UsageError(error.into()).into(),
         other => other.into(),
     }
 }
 
-/// Prints `error: ...` and returns the exit code: 2 for [`UsageError`], otherwise 1.
+/// Prints `error: ...` and returns the exit code: 2 for wrong usage, otherwise 1.
 ///
 /// A reader that closed the pipe (`lily ... | head`) is not an error.
 pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
@@ -35,7 +40,21 @@ pub(crate) fn report(error: &anyhow::Error) -> ExitCode {
         return ExitCode::SUCCESS;
     }
     eprintln!("error: {}", one_line(error));
-    ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+    ExitCode::from(if is_usage(error) { 2 } else { 1 })
+}
+
+/// A [`UsageError`], or what the server says of its own flags.
+fn is_usage(error: &anyhow::Error) -> bool {
+    let of_server = matches!(
+        error.downcast_ref(),
+        Some(
+            ServerError::InvalidApiKey
+                | ServerError::NoApiKeys
+                | ServerError::InvalidOrigin { .. }
+                | ServerError::Unprotected { .. }
+        )
+    );
+    of_server || error.is::<UsageError>()
 }
 
 fn is_broken_pipe(error: &anyhow::Error) -> bool {
@@ -79,6 +98,15 @@ mod tests {
             .context("cannot read x: no such file")
             .unwrap_err();
         assert_eq!(one_line(&error), "cannot read x: no such file");
+    }
+
+    #[test]
+    fn flags_that_the_server_refuses_are_wrong_usage_wherever_that_is_told() {
+        let empty = anyhow::Error::from(ServerError::NoApiKeys);
+        assert!(is_usage(&empty.context("--api-key-file keys.txt")));
+        assert!(is_usage(&usage("--host nowhere")));
+        let source = io::Error::from(io::ErrorKind::AddrInUse);
+        assert!(!is_usage(&ServerError::Io { action: "serve", source }.into()));
     }
 
     #[test]

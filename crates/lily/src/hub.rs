@@ -41,11 +41,15 @@ pub(crate) fn pull_hint(typed: &Path) -> String {
     }
 }
 
-/// An error of the user's own making apart from those of the hub and the way to it.
+/// An error of the user's own making apart from those of the hub and the way to it, with what to do.
 pub(crate) fn failed(error: HubError) -> anyhow::Error {
     match error {
         HubError::Setting { .. } | HubError::Token { .. } | HubError::NoHome => {
             UsageError(error.into()).into()
+        }
+        HubError::Status { status: 429 | 500..=599, .. } => {
+            let advice = format!("{error}; try again later");
+            anyhow::Error::new(error).context(advice)
         }
         other => other.into(),
     }

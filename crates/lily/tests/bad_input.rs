@@ -37,9 +37,10 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("serve --port -1", 2, &["--port", "-1"]),
         ("--port 8000 chat hello", 2, &["chat"]),
         ("serve --host nowhere", 2, &["--host", "nowhere"]),
-        ("generate hello --temperature=-1", 2, &["--temperature", "0 or more"]),
-        ("generate hello --temperature -1", 2, &["--temperature", "0 or more"]),
+        ("generate hello --temperature=-1", 2, &["--temperature", "between 0 and 2"]),
+        ("generate hello --temperature -1", 2, &["--temperature", "between 0 and 2"]),
         ("generate hello --max-tokens -1", 2, &["--max-tokens", "at least 1"]),
+        ("chat hello --temperature 2.5", 2, &["--temperature", "between 0 and 2"]),
         ("generate hello --temperature warm", 2, &["--temperature", "not a number"]),
         ("generate hello --temperature nan", 2, &["--temperature"]),
         ("generate hello --top-p 1.5", 2, &["--top-p"]),
@@ -69,6 +70,15 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
         ("generate hello --fuse everything", 2, &["--fuse", "everything"]),
         ("generate hello --context 0", 2, &["--context"]),
         ("generate hello --threads 0", 2, &["--threads"]),
+        ("chat hello --device cpu --threads 100000", 2, &["--threads 100000", "at most"]),
+        ("doctor --device cpu --threads 100000", 2, &["--threads 100000", "at most"]),
+        ("chat hello --stop=", 2, &["--stop", "must not be empty"]),
+        ("generate hello --stop=", 2, &["--stop", "must not be empty"]),
+        ("serve --host 0.0.0.0", 2, &["other machines could use the server", "--api-key-file"]),
+        ("serve --api-key=", 2, &["an API key must be"]),
+        ("serve --host 0.0.0.0 --api-key=", 2, &["an API key must be"]),
+        ("serve --cors-origin nowhere", 2, &["nowhere"]),
+        ("serve --api-key-file nowhere.txt", 1, &["nowhere.txt"]),
         ("plan --phase training", 2, &["--phase", "training"]),
         ("eval", 2, &["FILE", "--reference", "--conversations"]),
         ("eval book.txt --reference x", 2, &["--reference"]),
@@ -81,6 +91,18 @@ fn wrong_usage_ends_with_code_2_and_names_the_argument() {
     ];
     for &(line, code, expected) in cases {
         assert_refused(line, &lily(line.split_whitespace()), code, expected);
+    }
+}
+
+#[test]
+fn a_schema_is_refused_by_the_place_that_is_wrong() {
+    let dir = TempDir::new().unwrap();
+    let schema = json!({"type": "object", "properties": {"a": {"type": "obj"}}});
+    let file = write(dir.path(), "s2.json", &schema.to_string());
+    for command in ["chat", "generate"] {
+        let run = lily([command, "hello", "--json-schema", file.to_str().unwrap()]);
+        let place = "s2.json: the keyword \"type\" at #/properties/a is \"obj\"; expected one of";
+        assert_refused(command, &run, 2, &[place]);
     }
 }
 
@@ -101,7 +123,7 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("--max-tokens=3", 2, &["'--max-tokens' is a flag of chat, generate"]),
         ("chat --port 1 hello", 2, &["'--port' is a flag of serve"]),
         ("bench -v", 2, &["'-v' is a flag of serve"]),
-        ("serve some/model", 2, &["given with '--model-path \"some/model\"'"]),
+        ("serve some/model", 2, &["given with '--model-path some/model'"]),
         ("serve -m some/model", 2, &["given with '--model-path'"]),
         ("serve --model=some/model --port 0", 2, &["given with '--model-path'"]),
         ("serve --port 0 --ctx-size 4096", 2, &["given with '--context'"]),
@@ -113,6 +135,23 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("chat --devise cpu hello", 2, &["similar argument exists: '--device'"]),
         ("hello", 2, &["to ask the model, use 'lily chat hello'"]),
         ("chta hello", 2, &["similar subcommand exists: 'chat'"]),
+        ("hello there --think off", 2, &["'lily chat hello there --think off'"]),
+        // As other programs call it.
+        ("run hi there", 2, &["tip: to ask the model, use 'lily chat hi there'"]),
+        ("list", 2, &["tip: to list the models in the cache, use 'lily models'"]),
+        ("ls --json", 2, &["use 'lily models --json'"]),
+        ("PS", 2, &["use 'lily models'"]),
+        ("download a/b@v1", 2, &["tip: to fetch a model, use 'lily pull a/b@v1'"]),
+        ("server --port 8080", 2, &["use 'lily serve --port 8080'"]),
+        ("show a/b", 2, &["use 'lily inspect --model-path a/b'"]),
+        ("info --json", 2, &["use 'lily inspect --json'"]),
+        ("benchmark", 2, &["use 'lily bench'"]),
+        ("convert x", 2, &["tip: there is no such step: lily reads MLX 4-bit", "'lily pull'"]),
+        ("quantize", 2, &["lily reads MLX 4-bit checkpoints as they are", "'lily pack'"]),
+        ("rm a/b", 2, &["lily deletes nothing: 'lily models --json'"]),
+        ("help run", 2, &["to ask the model, there is 'chat': see 'lily help chat'"]),
+        ("help convert", 2, &["lily reads MLX 4-bit checkpoints"]),
+        ("help chatt", 2, &["similar subcommand exists: 'chat'"]),
     ];
     for &(line, code, expected) in cases {
         let run = lily(line.split_whitespace());
@@ -130,6 +169,34 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
 }
 
 #[test]
+fn a_word_like_no_other_is_answered_without_a_guess() {
+    for line in [
+        "convert",
+        "list",
+        "help foo",
+        "help chat foo",
+        "bench --compare ollama",
+        "completions tcsh",
+        "connect foo",
+        "chat --zzz hello",
+    ] {
+        let run = lily(line.split_whitespace());
+        assert_refused(line, &run, 2, &[]);
+        assert!(!run.stderr.contains("similar"), "{line}: {}", run.stderr);
+        assert!(!run.stderr.contains("use 'lily chat"), "{line}: {}", run.stderr);
+    }
+    for (line, meant) in [
+        ("connect claud", "'claude'"),
+        ("bench --compare llamacpp", "'llama.cpp'"),
+        ("chatt hi", "'chat'"),
+    ] {
+        let run = lily(line.split_whitespace());
+        assert_refused(line, &run, 2, &["similar", meant]);
+        assert!(!run.stderr.contains("to ask the model"), "{line}: {}", run.stderr);
+    }
+}
+
+#[test]
 fn choices_may_be_written_in_capitals() {
     let plan = ["plan", "--json", "--device", "CUDA", "--kv-cache", "BF16", "--phase", "Decode"];
     assert_eq!(common::json(plan)["device"], "cuda");
@@ -142,12 +209,20 @@ fn wrong_prompts_are_refused_by_number() {
     let cases: &[Case<'_>] = &[
         ("generate --prompt-tokens 4096", 2, &["4096", "vocabulary"]),
         ("generate hello --logit-bias 99999=1", 2, &["99999", "vocabulary"]),
-        ("generate --prompt-tokens 1,2,3,4,5 --context 4", 2, &["5", "context", "4"]),
+        (
+            "generate --prompt-tokens 1,2,3,4,5 --context 4",
+            2,
+            &["the prompt has 5 tokens; with an answer it does not fit into the context of 4\n"],
+        ),
         ("generate hello --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("inspect --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("plan --context 99999999", 2, &["--context", "99999999", "4096"]),
         ("bench --lengths 5000", 2, &["5000 and 64 steps need 5065 tokens, the model has 4096"]),
-        ("chat --context 8 What is the capital of Japan?", 2, &["context", "8"]),
+        (
+            "chat --context 8 What is the capital of Japan?",
+            2,
+            &["the prompt has 17 tokens; with an answer it does not fit into the context of 8\n"],
+        ),
         ("plan --phase decode --rows 5", 2, &["--rows 5 is not 1"]),
         (
             "plan --phase prefill --rows 100000",

@@ -71,8 +71,25 @@ fn help_is_a_command_too() {
 }
 
 #[test]
-fn without_arguments_the_overview_is_shown_as_an_error() {
+fn without_arguments_the_overview_is_shown() {
     let run = lily::<&str>([]);
-    assert_eq!(run.code, 2);
-    assert!(run.stderr.contains("Usage: lily"), "{}", run.stderr);
+    assert_eq!((run.code, run.stderr.as_str()), (0, ""));
+    assert!(run.stdout.contains("Usage: lily"), "{}", run.stdout);
+    // An empty word is a word.
+    assert_eq!(lily([""]).code, 2);
+}
+
+#[test]
+fn the_exit_codes_are_those_of_the_readme() {
+    let readme = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../../README.md"));
+    let readme = readme.expect("the README");
+    let line = readme.lines().find(|line| line.starts_with("Exit codes:")).expect("a line");
+    let help = stdout(["--help"]);
+    let help = help.split_once("Exit codes:").expect("exit codes").1;
+    for code in ["0", "1", "2", "130", "143"] {
+        for text in [line, help] {
+            let mut numbers = text.split(|c: char| !c.is_ascii_digit());
+            assert!(numbers.any(|number| number == code), "{code}: {text}");
+        }
+    }
 }

@@ -187,6 +187,70 @@ fn a_pull_and_the_cache_are_told_in_json() {
 }
 
 #[test]
+fn the_address_of_a_page_names_a_model() {
+    let case = Case::new(published());
+    let at = case.hub.endpoint();
+    for (path, revision) in [(REPO, "main"), (&format!("{REPO}/tree/v1/"), "v1")] {
+        let run = case.lily(&["pull", &format!("{at}/{path}"), "--json"]);
+        assert_eq!(run.code, 0, "{}", run.stderr);
+        let pulled: Value = serde_json::from_str(&run.stdout).unwrap();
+        assert_eq!((&pulled["repo"], &pulled["revision"]), (&json!(REPO), &json!(revision)));
+    }
+    case.hub.forget_requests();
+    for address in
+        [format!("https://hub.example/{REPO}"), format!("{at}/{REPO}/blob/main/config.json")]
+    {
+        let run = case.lily(&["pull", &address]);
+        let hint = format!("no page of a model on {at}; expected OWNER/NAME, perhaps {REPO}");
+        assert!(run.code == 2 && run.stderr.contains(&hint), "{}", run.stderr);
+    }
+    assert!(case.hub.requests().is_empty());
+    // Without the variable it is the usual hub, as an address of nowhere shows.
+    let usual = case.lily_with(&["pull", "https://hub.example/a/b"], &[("HF_ENDPOINT", "")]);
+    assert!(usual.stderr.contains(lily_hub::DEFAULT_ENDPOINT), "{}", usual.stderr);
+}
+
+#[test]
+fn whatever_makes_a_pull_wait_is_told() {
+    let case = Case::new(published());
+    // The question for the list, and later the first small file.
+    case.hub.twist(|_, before, answer| match before {
+        0 => Answer::new(500, ""),
+        2 => Answer::new(429, ""),
+        _ => answer,
+    });
+    let run = case.lily(&["pull", REPO]);
+    assert_eq!(run.code, 0, "{}", run.stderr);
+    let first = "answered status 500 for garden/lily-demo@main, which means trouble on its side; once \
+                 more in 1 s\n";
+    assert!(run.stderr.contains(first), "{}", run.stderr);
+    let second = ", which means too many requests; once more in 1 s\n";
+    assert!(run.stderr.contains(second), "{}", run.stderr);
+    // In vain.
+    case.hub.twist(|_, _, _| Answer::new(429, ""));
+    let run = case.lily(&["pull", "garden/other"]);
+    assert_eq!(run.code, 1);
+    assert_eq!(run.stderr.matches("once more in").count(), 2, "{}", run.stderr);
+    assert!(
+        run.stderr.ends_with(", which means too many requests; try again later\n"),
+        "{}",
+        run.stderr
+    );
+}
+
+#[test]
+fn a_web_page_in_place_of_a_hub_is_called_that() {
+    let case = Case::new(published());
+    case.hub.twist(|_, _, _| Answer::new(200, "<html><title>Sign in</title></html>"));
+    let run = case.lily(&["pull", REPO]);
+    let at = format!(
+        "error: {}/api/models/{REPO}/revision/main answered with a web page",
+        case.hub.endpoint()
+    );
+    assert!(run.code == 1 && run.stderr.contains(&at), "{}", run.stderr);
+}
+
+#[test]
 fn a_killed_pull_goes_on_where_it_was_killed() {
     let case = Case::new(published());
     let mut child = case.stuck(3_000_000);

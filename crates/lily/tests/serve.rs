@@ -176,8 +176,8 @@ fn what_would_let_strangers_in_or_cannot_be_served_with_is_refused_before_the_mo
     let empty = tempfile::NamedTempFile::new().unwrap();
     let empty = format!("--api-key-file={}", empty.path().display());
     for (flags, code, part) in [
-        (&["--host=0.0.0.0"][..], 1, "--allow-no-key"),
-        (&[empty.as_str()], 1, "no API key in it"),
+        (&["--host=0.0.0.0"][..], 2, "--allow-no-key"),
+        (&[empty.as_str()], 2, "no API key in it"),
         (&["--api-key-file=no/such/file"], 1, "no/such/file"),
         (&["--cors-origin=chat.example"], 2, "--cors-origin \"chat.example\" is no origin"),
         (&["--allow-host=a b"], 2, "--allow-host \"a b\" is no host name"),
@@ -227,6 +227,6 @@ fn a_server_on_all_addresses_names_those_that_clients_can_use() {
 #[test]
 fn a_key_that_no_header_can_carry_is_refused_before_the_model_is_loaded() {
     let run = lily(["serve", "--port=0", "--api-key=two words", "--model-path=no/such/model"]);
-    assert_eq!(run.code, 1, "{}", run.stderr);
+    assert_eq!(run.code, 2, "{}", run.stderr);
     assert!(run.stderr.contains("API key"), "{}", run.stderr);
 }

@@ -93,6 +93,9 @@ const ENFORCED: [&str; 27] = [
     "multipleOf",
 ];
 
+/// What `type` may name.
+const TYPES: [&str; 7] = ["object", "array", "string", "number", "integer", "boolean", "null"];
+
 /// Whether a keyword restricts what is valid.
 pub(super) fn is_keyword(name: &str) -> bool {
     ENFORCED.contains(&name) || UNSUPPORTED.contains(&name)
@@ -188,6 +191,7 @@ impl Counts {
     }
 
     fn check_values(&mut self, object: &Map<String, Value>, place: &str) -> Result<(), Refusal> {
+        check_forms(object, place)?;
         if let Some(Value::Array(values)) = object.get("enum") {
             self.enum_values += values.len();
             if self.enum_values > MAX_ENUM_VALUES {
@@ -237,6 +241,51 @@ impl Counts {
             return Err(keyword_error(place, "$ref", complaint));
         }
         Ok(())
+    }
+}
+
+/// What the library would refuse without saying where it stands.
+fn check_forms(object: &Map<String, Value>, place: &str) -> Result<(), Refusal> {
+    for (name, value) in object {
+        let (fits, expected) = match name.as_str() {
+            "enum" | "anyOf" | "oneOf" | "allOf" => (value.is_array(), "a list"),
+            "properties" => (value.is_object(), "an object"),
+            "$ref" => (value.is_string(), "a string"),
+            "type" => {
+                check_type(value, place)?;
+                continue;
+            }
+            _ => continue,
+        };
+        if !fits {
+            return Err(Refusal::Form { place: format!("{place}/{name}"), expected });
+        }
+    }
+    Ok(())
+}
+
+fn check_type(value: &Value, place: &str) -> Result<(), Refusal> {
+    let names = match value {
+        Value::Array(names) => names.as_slice(),
+        one => std::slice::from_ref(one),
+    };
+    let is_known = |name: &&Value| name.as_str().is_some_and(|name| TYPES.contains(&name));
+    match names.iter().find(|name| !is_known(name)) {
+        None => Ok(()),
+        Some(name) => {
+            let (found, types) = (shortened(&name.to_string()), TYPES.join(", "));
+            let complaint = format!("is {found}; expected one of {types}, or a list of these");
+            Err(keyword_error(place, "type", complaint))
+        }
+    }
+}
+
+/// A value for a message.
+fn shortened(text: &str) -> String {
+    const MOST: usize = 60;
+    match text.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{}…", &text[..at]),
+        None => text.to_owned(),
     }
 }
 

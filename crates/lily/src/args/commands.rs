@@ -7,7 +7,8 @@ use clap::{Args, ValueEnum};
 
 use super::access::{AccessArgs, LoadArgs, LogArgs};
 use super::shared::{
-    EngineArgs, ModelArgs, PlanningArgs, RuleArgs, SamplingArgs, TokenIds, positive, token_ids,
+    EngineArgs, ModelArgs, PlanningArgs, RuleArgs, SamplingArgs, TokenIds, positive, stop,
+    token_ids,
 };
 
 /// Ask one question, or talk in a session
@@ -36,7 +37,7 @@ pub(crate) struct ChatArgs {
     #[arg(long, value_name = "WHEN", default_value = "on", ignore_case = true)]
     pub(crate) think: Switch,
     /// End the answer when this text appears; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub(crate) stop: Vec<String>,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
@@ -136,7 +137,7 @@ pub(crate) struct GenerateArgs {
     #[arg(long, value_name = "IDS", group = "input", allow_negative_numbers = true, value_parser = token_ids)]
     pub(crate) prompt_tokens: Option<TokenIds>,
     /// End when this text appears; may be repeated
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long, value_name = "TEXT", value_parser = stop)]
     pub(crate) stop: Vec<String>,
     #[command(flatten)]
     pub(crate) rules: RuleArgs,
@@ -387,16 +388,16 @@ pub(crate) struct RenderArgs {
     pub(crate) model: ModelArgs,
 }
 
-/// Write a checkpoint for tests and measurements
+/// Write a checkpoint of random weights for tests and measurements
 ///
 /// The shape is that of Qwen3.6-35B-A3B cut to --layers layers, in the MLX 4-bit format (group 64,
 /// 8-bit gates), with weights from a fixed random sequence: the same arguments write the same bytes.
 #[derive(Debug, Args)]
 #[command(after_help = "\
 Examples:
-  lily make-checkpoint --random --layers 4 random-4")]
+  lily make-checkpoint --layers 4 random-4")]
 pub(crate) struct MakeCheckpointArgs {
-    /// Random weights: the only kind there is, so the flag may be left out
+    /// Accepted for scripts that spell it out: the weights are random without it too
     #[arg(long)]
     pub(crate) random: bool,
     /// Number of layers; every fourth one is full attention

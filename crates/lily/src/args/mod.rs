@@ -24,7 +24,8 @@ Examples:
                                                  the same as `lily serve ...`
   lily inspect --model-path ~/models/Qwen3.6-35B-A3B-4bit --context 32768
 
-Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 interrupted.";
+Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 interrupted (143 by
+SIGTERM); `lily serve` gives 0 when a signal asked it to stop.";
 
 /// Local inference for the Qwen3.5/3.6 hybrid family.
 ///
@@ -37,7 +38,6 @@ Exit codes: 0 done, 1 failed, 2 wrong usage or a chat template's own error, 130 
     version,
     after_help = EXAMPLES,
     args_conflicts_with_subcommands = true,
-    arg_required_else_help = true,
     max_term_width = 100
 )]
 pub(crate) struct Cli {
@@ -117,6 +117,12 @@ mod tests {
     }
 
     #[test]
+    fn a_bare_command_line_asks_for_the_help() {
+        let shown = parse("lily").unwrap_err();
+        assert_eq!((shown.kind(), shown.exit_code()), (clap::error::ErrorKind::DisplayHelp, 0));
+    }
+
+    #[test]
     fn serve_flags_before_another_command_are_refused() {
         assert!(parse("lily --port 8000 chat hello").is_err());
     }
@@ -126,6 +132,7 @@ mod tests {
         for bad in [
             "--temperature=-1",
             "--temperature -1",
+            "--temperature=2.1",
             "--top-k -1",
             "--temperature=nan",
             "--temperature=warm",

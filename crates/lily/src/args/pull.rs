@@ -1,7 +1,7 @@
 //! The commands that fetch and list models.
 
 use clap::Args;
-use lily_hub::RepoRef;
+use lily_hub::{HubError, RepoRef, endpoint_from_env};
 
 use super::commands::with_help;
 use super::shared::{PlanningArgs, positive};
@@ -29,8 +29,8 @@ Examples:
 
 --json prints one object: repo, revision, commit, path, files, bytes, downloaded_bytes.")]
 pub(crate) struct PullArgs {
-    /// Repository, and branch, tag or commit of it
-    #[arg(value_name = "REPO[@REV]", default_value = DEFAULT_REPO)]
+    /// Repository, and branch, tag or commit of it; or the address of its page on the hub
+    #[arg(value_name = "REPO[@REV]", default_value = DEFAULT_REPO, value_parser = repo)]
     pub(crate) repo: RepoRef,
     /// Transfers at the same time
     #[arg(long, value_name = "N", default_value_t = 4, allow_negative_numbers = true, value_parser = jobs)]
@@ -47,6 +47,14 @@ pub(crate) struct PullArgs {
 
 /// Help of `--device` where it is asked for its memory alone.
 const FITTED_DEVICE: &str = "Machine that the model should fit";
+
+/// `OWNER/NAME[@REV]`, or an address as people copy it from a browser.
+fn repo(text: &str) -> Result<RepoRef, HubError> {
+    if text.contains("://") {
+        return RepoRef::from_address(text, &endpoint_from_env()?);
+    }
+    text.parse()
+}
 
 /// More connections than these help nobody.
 fn jobs(text: &str) -> Result<usize, String> {

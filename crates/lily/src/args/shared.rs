@@ -129,7 +129,7 @@ pub(crate) enum KvCache {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Sampling (defaults: the checkpoint's generation_config.json)")]
 pub(crate) struct SamplingArgs {
-    /// Softmax temperature; 0 is greedy
+    /// Softmax temperature, at most 2; 0 is greedy
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = temperature)]
     pub(crate) temperature: Option<f32>,
     /// Keep the K most probable tokens; 0 keeps all
@@ -188,6 +188,11 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     }
 }
 
+/// A stop string; an empty one would end every text before it begins.
+pub(crate) fn stop(text: &str) -> Result<String, String> {
+    if text.is_empty() { Err("must not be empty".into()) } else { Ok(text.to_owned()) }
+}
+
 /// A prompt as token ids.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TokenIds(pub(crate) Vec<u32>);
@@ -217,7 +222,8 @@ fn number(text: &str, accepts: impl Fn(f32) -> bool, expected: &str) -> Result<f
 }
 
 fn temperature(text: &str) -> Result<f32, String> {
-    number(text, |v| v >= 0.0, "0 or more")
+    // As far as the API goes: what is asked for here can be asked for there.
+    number(text, |v| (0.0..=2.0).contains(&v), "between 0 and 2")
 }
 
 fn top_p(text: &str) -> Result<f32, String> {

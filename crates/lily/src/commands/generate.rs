@@ -201,7 +201,7 @@ impl StopStrings {
             return String::new();
         }
         self.held.push_str(piece);
-        let found = self.stops.iter().filter(|s| !s.is_empty()).filter_map(|s| self.held.find(s));
+        let found = self.stops.iter().filter_map(|stop| self.held.find(stop));
         if let Some(at) = found.min() {
             self.stopped = true;
             self.held.truncate(at);

@@ -206,8 +206,9 @@ fn with_hint(error: ServerError) -> anyhow::Error {
         ServerError::InvalidHost { .. } => return usage(format!("--allow-host {error}")),
         _ => return error.into(),
     };
-    let text = one_line(&error.into());
-    anyhow::anyhow!("{text}; {hint}")
+    let error = anyhow::Error::from(error);
+    let text = one_line(&error);
+    error.context(format!("{text}; {hint}"))
 }
 
 fn host(text: &str) -> Result<IpAddr> {

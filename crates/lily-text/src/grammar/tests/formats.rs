@@ -194,6 +194,11 @@ fn keywords_that_ask_for_nothing_are_accepted() {
 fn schemas_and_grammars_that_cannot_be_followed_are_refused_with_the_reason() {
     let messages = [
         refused_schema(json!({"type": "sting"})),
+        refused_schema(json!({"properties": {"a/b": {"items": {"type": ["null", "obj"]}}}})),
+        refused_schema(json!({"items": {"type": {"x": "y".repeat(100)}}})),
+        refused_schema(json!({"properties": {"a": {"anyOf": {"type": "null"}}}})),
+        refused_schema(json!({"properties": {"a": {"enum": "x"}}})),
+        refused_schema(json!({"items": {"$ref": 3}})),
         refused_schema(json!(false)),
         refused_schema(json!([1])),
         refused_schema(json!({"type": "object", "properties": 3})),

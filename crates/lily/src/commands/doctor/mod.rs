@@ -20,7 +20,7 @@ use crate::failure::one_line;
 use crate::model as checkpoints;
 
 pub(crate) fn run(args: &DoctorArgs) -> Result<()> {
-    let cpu = device::processor(&args.engine);
+    let cpu = device::processor(&args.engine)?;
     let wanted = args.engine.planning.device;
     let (subject, others) = choose(wanted, &cpu, device::gpus(&args.engine)?);
     let processor = cpu.facts();
@@ -78,7 +78,7 @@ fn measure(args: &DoctorArgs, cpu: &CpuDevice, device: &dyn Device) -> Result<Me
     let compare = |reference: &dyn Device| {
         kernels::check(checkpoint, reference, device).map_err(|error| one_line(&error))
     };
-    let portable = device::portable(&args.engine);
+    let portable = device::portable(&args.engine)?;
     let (reference, kernels) = match facts.kind {
         "cpu" if facts.name == portable.facts().name => (report::NONE, Ok(Vec::new())),
         "cpu" => (report::PORTABLE, compare(&portable)),

@@ -46,17 +46,9 @@ pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
     }
     let scored = likelihood.tokens();
     let vocab = loaded.engine.config().vocab_size;
-    if let Some(perplexity) = likelihood.perplexity().filter(|&p| p > vocab as f64) {
-        let known = match args.model.dir() {
-            Some(_) => "this model is no judge of this text",
-            None => {
-                "the embedded demo model knows its own short chats only, so give a --model-path"
-            }
-        };
-        eprintln!(
-            "note: a perplexity of {perplexity:.0} is above the vocabulary of {vocab} tokens, worse \
-             than guessing: {known}"
-        );
+    let is_demo = args.model.dir().is_none();
+    if let Some(note) = likelihood.perplexity().and_then(|found| note(found, vocab, is_demo)) {
+        eprintln!("{note}");
     }
     Ok(json!({
         "tokens": tokens.len(),
@@ -66,6 +58,25 @@ pub(super) fn run(args: &EvalArgs, file: &Path) -> Result<Value> {
         "perplexity": likelihood.perplexity(),
         "top1_agreement": right as f64 / scored as f64,
     }))
+}
+
+/// What a perplexity means that tells nothing of a model's quality.
+fn note(perplexity: f64, vocab: usize, is_demo: bool) -> Option<String> {
+    // Few tokens may happen to do a little better than guessing.
+    const NO_BETTER: f64 = 0.25;
+    let guessing = match perplexity / vocab as f64 {
+        ratio if ratio > 1.0 => "above the vocabulary of {} tokens, worse than guessing",
+        ratio if ratio > NO_BETTER => {
+            "hardly better than guessing among the vocabulary of {} tokens"
+        }
+        _ => return None,
+    };
+    let guessing = guessing.replace("{}", &vocab.to_string());
+    let why = match is_demo {
+        false => "this model is no judge of this text",
+        true => "the embedded demo model knows its own short chats only, so give a --model-path",
+    };
+    Some(format!("note: a perplexity of {perplexity:.0} is {guessing}: {why}"))
 }
 
 /// Consecutive windows of at most `context` tokens and at least 2; with `last`, the one that ends
@@ -81,6 +92,16 @@ fn windows_of(tokens: &[u32], context: usize, last: Option<usize>) -> Vec<&[u32]
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_perplexity_that_tells_nothing_is_noted() {
+        let of = |perplexity, is_demo| note(perplexity, 4096, is_demo).unwrap_or_default();
+        assert!(of(55_000.0, true).contains("55000 is above the vocabulary of 4096 tokens"));
+        assert!(of(3348.0, true).contains("3348 is hardly better than guessing"));
+        assert!(of(3348.0, true).ends_with("so give a --model-path"));
+        assert!(of(3348.0, false).ends_with("no judge of this text"));
+        assert_eq!(of(900.0, true), "");
+    }
 
     #[test]
     fn windows_cover_the_text_in_order() {

@@ -13,7 +13,7 @@ use lily_hub::{Commit, Fetch, Hub, HubError, Listing, RemoteFile, RepoRef, Setti
 use lily_model::MemoryEstimate;
 use serde_json::json;
 
-use self::progress::Progress;
+use self::progress::{Progress, Quiet, again};
 use super::interrupt::Kept;
 use super::output::{bytes, print, print_pretty};
 use crate::args::{EngineArgs, PullArgs};
@@ -25,6 +25,7 @@ const USUAL_HEADER_BYTES: u64 = 256 << 10;
 pub(crate) fn run(args: &PullArgs) -> Result<()> {
     let settings = Settings::from_env().map_err(hub::failed)?;
     let hub = Hub::new(settings).map_err(hub::failed)?;
+    let hub = hub.telling(|error, pause| eprintln!("{}", again(error, pause)));
     let pulled = if hub.settings().offline {
         offline(&hub, &args.repo)?
     } else {
@@ -140,7 +141,7 @@ impl Pull<'_> {
         let repo = &self.args.repo.repo;
         let known = |file: RemoteFile| match self.hub.cache().has(repo, commit, &file) {
             true => Ok(file),
-            false => self.hub.complete(repo, commit, &file).map_err(anyhow::Error::from),
+            false => self.hub.complete(repo, commit, &file).map_err(hub::failed),
         };
         files.into_iter().map(known).collect()
     }
@@ -154,13 +155,13 @@ impl Pull<'_> {
         let fetch = Fetch { repo: &self.args.repo.repo, commit, files, jobs: self.args.jobs };
         let fetched = match progress {
             Some(progress) => self.hub.fetch(&fetch, progress),
-            None => self.hub.fetch(&fetch, &()),
+            None => self.hub.fetch(&fetch, &Quiet),
         };
         fetched.map(|fetched| fetched.bytes).map_err(|error| {
             if let Some(progress) = progress {
                 progress.finish();
             }
-            error.into()
+            hub::failed(error)
         })
     }
 
@@ -206,7 +207,7 @@ impl Pull<'_> {
     }
 
     fn start(&self, commit: &Commit, file: &RemoteFile, bytes: u64) -> Result<Vec<u8>> {
-        Ok(self.hub.start_of(&self.args.repo.repo, commit, file, bytes)?)
+        self.hub.start_of(&self.args.repo.repo, commit, file, bytes).map_err(hub::failed)
     }
 
     /// A model without room for one token is refused, one with room for few is told.
@@ -247,7 +248,10 @@ impl Pull<'_> {
 
     /// A hub that is out of reach matters less where the model is in the cache.
     fn unreached(&self, error: HubError) -> anyhow::Error {
-        let away = matches!(error, HubError::Network { .. } | HubError::Status { .. });
+        let away = matches!(
+            error,
+            HubError::Network { .. } | HubError::Status { .. } | HubError::NoHub { .. }
+        );
         match self.hub.cache().find(&self.args.repo).filter(|_| away) {
             Some(found) => anyhow!(
                 "{error}; the cache has commit {} of it, which --model-path {} uses",

@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use indicatif::{ProgressBar, ProgressStyle};
-use lily_hub::{Event, RemoteFile, RepoRef, Watch};
+use lily_hub::{Event, HubError, RemoteFile, RepoRef, Watch};
 
 use crate::commands::counted;
 use crate::commands::output::bytes;
@@ -88,19 +88,36 @@ fn percent(part: u64, whole: u64) -> u64 {
 
 impl Watch for Progress {
     fn event(&self, file: &RemoteFile, event: Event<'_>) {
-        let name = &file.name;
         match event {
             Event::At(position) => self.at(file, position),
             Event::Done => self.at(file, file.size.unwrap_or_default()),
-            Event::Waiting => {
-                self.say(format!("{name}: another process fetches it; waiting for that"))
-            }
-            Event::Retry { error, pause: Duration::ZERO } => {
-                self.say(format!("{error}; once more"))
-            }
-            Event::Retry { error, pause } => {
-                self.say(format!("{error}; once more in {:.0} s", pause.as_secs_f64().ceil()));
-            }
+            Event::Waiting => self.say(waiting(file)),
+            Event::Retry { error, pause } => self.say(again(error, pause)),
         }
+    }
+}
+
+/// Says what makes small files take long, and nothing else.
+pub(super) struct Quiet;
+
+impl Watch for Quiet {
+    fn event(&self, file: &RemoteFile, event: Event<'_>) {
+        match event {
+            Event::Waiting => eprintln!("{}", waiting(file)),
+            Event::Retry { error, pause } => eprintln!("{}", again(error, pause)),
+            Event::At(_) | Event::Done => {}
+        }
+    }
+}
+
+fn waiting(file: &RemoteFile) -> String {
+    format!("{}: another process fetches it; waiting for that", file.name)
+}
+
+/// Why something is tried again, and when.
+pub(super) fn again(error: &HubError, pause: Duration) -> String {
+    match pause {
+        Duration::ZERO => format!("{error}; once more"),
+        pause => format!("{error}; once more in {:.0} s", pause.as_secs_f64().ceil()),
     }
 }
