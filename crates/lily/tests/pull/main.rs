@@ -1,126 +1,23 @@
 //! `lily pull` from a server that plays the hub, and what can be done with what was pulled.
 
+mod case;
+#[path = "../common/mod.rs"]
 mod common;
-#[path = "../../lily-hub/tests/common/mod.rs"]
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod encrypted;
+#[path = "../../../lily-hub/tests/common/mod.rs"]
 mod fake;
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Output, Stdio};
-use std::thread;
-use std::time::{Duration, Instant};
+use std::process::Command;
 
-use common::{Run, demo, shared};
-use fake::{Answer, COMMIT, Content, FakeHub, REPO, Request};
+use case::{Case, QUESTION, WEIGHTS, checkpoint, finished, published, whole};
+use common::{demo, shared};
+use fake::{Answer, COMMIT, Content, REPO};
 use serde_json::{Value, json};
 use tempfile::TempDir;
-
-const WEIGHTS: &str = "model.safetensors";
-const QUESTION: &str = "What is the capital of Japan?";
-
-/// The demo checkpoint as somebody might publish it.
-fn published() -> Vec<Content> {
-    let mut files = checkpoint(&demo().join("checkpoint"));
-    for other in ["README.md", "picture.png", "pytorch_model.bin", "original/model.safetensors"] {
-        files.push(Content::new(other, fake::noise(100, 5)));
-    }
-    files
-}
-
-fn checkpoint(folder: &Path) -> Vec<Content> {
-    let entries = fs::read_dir(folder).unwrap().map(|entry| entry.unwrap());
-    let named = entries.map(|entry| (entry.file_name().into_string().unwrap(), entry.path()));
-    named.map(|(name, path)| Content::new(&name, fs::read(path).unwrap())).collect()
-}
-
-/// A hub, and a home folder without anything in it.
-struct Case {
-    hub: FakeHub,
-    home: TempDir,
-}
-
-impl Case {
-    fn new(files: Vec<Content>) -> Self {
-        Case { hub: FakeHub::start(files), home: TempDir::new().unwrap() }
-    }
-
-    fn command(&self, args: &[&str]) -> Command {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_lily"));
-        for (name, _) in std::env::vars() {
-            let of_others = ["HF_", "HUGGING", "LILY_", "SSL_CERT", "XDG_"];
-            let proxy = name.to_ascii_lowercase().ends_with("_proxy");
-            if proxy || of_others.iter().any(|start| name.starts_with(start)) {
-                command.env_remove(name);
-            }
-        }
-        command
-            .args(args)
-            .env("HF_ENDPOINT", self.hub.endpoint())
-            .env("HOME", self.home.path())
-            .env("LILY_DEVICE", "cpu")
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped());
-        command
-    }
-
-    fn lily(&self, args: &[&str]) -> Run {
-        self.lily_with(args, &[])
-    }
-
-    fn lily_with(&self, args: &[&str], variables: &[(&str, &str)]) -> Run {
-        finished(self.command(args).envs(variables.iter().copied()).output().unwrap())
-    }
-
-    fn pull(&self) -> Run {
-        let run = self.lily(&["pull", REPO]);
-        assert_eq!(run.code, 0, "{}", run.stderr);
-        run
-    }
-
-    fn cache(&self) -> PathBuf {
-        self.home.path().join(".cache/huggingface/hub")
-    }
-
-    fn blobs(&self) -> PathBuf {
-        self.cache().join("models--garden--lily-demo/blobs")
-    }
-
-    fn incomplete(&self) -> PathBuf {
-        let weights = published().into_iter().find(|file| file.name == WEIGHTS).unwrap();
-        self.blobs().join(format!("{}.incomplete", weights.tag()))
-    }
-
-    /// Starts a pull of which the weights stop after `bytes`, and waits until these are on the disk.
-    fn stuck(&self, bytes: usize) -> Child {
-        self.hub.twist(move |request, _, answer| match whole(request) {
-            true => Answer { hold: Some(bytes), ..answer },
-            false => answer,
-        });
-        let child = self.command(&["pull", REPO]).spawn().unwrap();
-        let end = Instant::now() + Duration::from_secs(60);
-        let there = || fs::metadata(self.incomplete()).is_ok_and(|f| f.len() == bytes as u64);
-        while !there() {
-            assert!(Instant::now() < end, "the first bytes do not arrive");
-            thread::sleep(Duration::from_millis(20));
-        }
-        self.hub.twist(|_, _, answer| answer);
-        self.hub.forget_requests();
-        child
-    }
-}
-
-/// Whether a request is for the weights up to their end, not for their header.
-fn whole(request: &Request) -> bool {
-    request.is_for(WEIGHTS) && !matches!(request.range(), Some((0, Some(_))))
-}
-
-fn finished(output: Output) -> Run {
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code().unwrap_or(-1);
-    Run { code, stdout: text(output.stdout), stderr: text(output.stderr) }
-}
 
 #[test]
 fn what_was_pulled_answers_as_the_demo_does() {
@@ -587,75 +484,5 @@ fn the_default_model_is_judged_by_its_headers() {
         } else {
             eprintln!("skipped: it is not certain whether {needed} bytes fit into {free}");
         }
-    }
-}
-
-#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
-mod encrypted {
-    use std::net::TcpListener;
-    use std::sync::Arc;
-
-    use rustls::pki_types::pem::PemObject;
-    use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-    use rustls::{ServerConfig, ServerConnection, StreamOwned};
-
-    use super::*;
-
-    fn file(name: &str) -> String {
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tls");
-        folder.join(name).to_str().unwrap().to_owned()
-    }
-
-    /// Puts TLS in front of a hub, and says where.
-    fn encrypt(files: Vec<Content>) -> String {
-        let certificate = CertificateDer::from_pem_file(file("server.pem")).unwrap();
-        let key = PrivateKeyDer::from_pem_file(file("server.key")).unwrap();
-        let provider = Arc::new(rustls_graviola::default_provider());
-        let config = ServerConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .unwrap()
-            .with_no_client_auth()
-            .with_single_cert(vec![certificate], key)
-            .unwrap();
-        let (hub, config) = (Arc::new(FakeHub::start(files)), Arc::new(config));
-        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-        let address = listener.local_addr().unwrap();
-        thread::spawn(move || {
-            for stream in listener.incoming().flatten() {
-                let (hub, config) = (Arc::clone(&hub), Arc::clone(&config));
-                thread::spawn(move || {
-                    let connection = ServerConnection::new(config).unwrap();
-                    let mut stream = StreamOwned::new(connection, stream);
-                    let answered = hub.answer(&mut stream);
-                    stream.conn.send_close_notify();
-                    let _ = stream.conn.complete_io(&mut stream.sock);
-                    answered
-                });
-            }
-        });
-        format!("https://{address}")
-    }
-
-    #[test]
-    fn a_hub_is_trusted_by_its_certificate() {
-        let case = Case::new(Vec::new());
-        let endpoint = encrypt(published());
-        let pull = |authority: &str| {
-            let variables = [("HF_ENDPOINT", &*endpoint), ("SSL_CERT_FILE", authority)];
-            case.lily_with(&["pull", REPO], &variables)
-        };
-        let run = pull(&file("stranger.pem"));
-        assert_eq!(run.code, 1);
-        assert!(run.stderr.contains("certificate"), "{}", run.stderr);
-        let run = pull("/nowhere.pem");
-        assert!(
-            run.code == 1 && run.stderr.contains("cannot open an encrypted connection"),
-            "{}",
-            run.stderr
-        );
-        let run = pull(&file("authority.pem"));
-        assert_eq!(run.code, 0, "{}", run.stderr);
-        let answer = case.lily(&["chat", "--model-path", REPO, QUESTION]);
-        assert_eq!(answer.stdout, "The capital of Japan is Tokyo.\n");
     }
 }
