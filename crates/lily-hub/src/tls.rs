@@ -20,6 +20,13 @@ pub fn config() -> Result<TlsConfig, HubError> {
         let reason = "this processor lacks AES or the instructions beside it".to_owned();
         return Err(HubError::NoTls { reason });
     }
+    if let Some(file) = std::env::var_os("SSL_CERT_FILE").filter(|file| !file.is_empty())
+        && let Err(error) = std::fs::File::open(&file)
+    {
+        // What SSL_CERT_DIR holds would be taken alone, and the connection be refused for another reason.
+        let reason = format!("cannot read {file:?}, which SSL_CERT_FILE names: {error}");
+        return Err(HubError::NoTls { reason });
+    }
     let found = rustls_native_certs::load_native_certs();
     let certificates: Vec<_> =
         found.certs.iter().map(|c| Certificate::from_der(c.as_ref()).to_owned()).collect();
