@@ -47,7 +47,7 @@ pub(crate) enum ConnectError {
     Nothing {
         url: String,
         #[source]
-        source: Box<ureq::Error>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error("the certificate of {url} is not trusted: {reason}")]
     Untrusted { url: String, reason: String },
@@ -56,7 +56,7 @@ pub(crate) enum ConnectError {
         url: String,
         hint: &'static str,
         #[source]
-        source: Box<ureq::Error>,
+        source: Box<dyn std::error::Error + Send + Sync>,
     },
     #[error("the server at {url} is not ready: {message}")]
     NotReady { url: String, message: String },
@@ -285,8 +285,16 @@ fn get(
     }
     let mut answer = request.call().map_err(|error| unanswered(&url, error))?;
     let body = answer.body_mut().with_config().limit(LONGEST).lossy_utf8(true).read_to_string();
-    let body = body.map_err(|e| ConnectError::Broken { url, hint: "", source: Box::new(e) })?;
+    let body = body.map_err(|e| ConnectError::Broken { url, hint: "", source: plain(e) })?;
     Ok((answer.status(), body))
+}
+
+/// Without the library's word before what the system says.
+fn plain(error: ureq::Error) -> Box<dyn std::error::Error + Send + Sync> {
+    match error {
+        ureq::Error::Io(error) => error.into(),
+        other => other.into(),
+    }
 }
 
 /// Whether nobody is there, or somebody else, or one with an unknown certificate.
@@ -302,12 +310,12 @@ fn unanswered(url: &str, error: ureq::Error) -> ConnectError {
         ureq::Error::HostNotFound | ureq::Error::ConnectionFailed | ureq::Error::Timeout(_) => true,
         _ => false,
     };
-    let source = Box::new(error);
+    let source = plain(error);
     if nobody {
         ConnectError::Nothing { url, source }
     } else {
-        let plain = url.starts_with("http:");
-        let hint = if plain { "; if it uses TLS, its URL begins with https://" } else { "" };
+        let unencrypted = url.starts_with("http:");
+        let hint = if unencrypted { "; if it uses TLS, its URL begins with https://" } else { "" };
         ConnectError::Broken { url, hint, source }
     }
 }
