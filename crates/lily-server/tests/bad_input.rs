@@ -159,6 +159,9 @@ async fn what_is_wrong_is_said_with_what_would_be_right() {
         (r#"{"max_tokens": 1.5}"#, "must be an integer, not a fractional number"),
         (r#"{"functions": []}"#, "send 'tools'"),
         (r#"{"function_call": "auto"}"#, "send 'tool_choice'"),
+        (r#"{"repeat_penalty": 1.1}"#, "send 'repetition_penalty'"),
+        (r#"{"num_predict": 5}"#, "send 'max_tokens'"),
+        (r#"{"num_ctx": 8192}"#, "'--context'"),
     ] {
         let fields =
             format!(r#"{{"messages": [{{"role": "user", "content": "Hi"}}], {}"#, &body[1..]);
