@@ -1,7 +1,7 @@
 //! Speed of matrix products and of packing, by format.
 //!
 //! `cargo bench -p lily-cpu --bench matrix [-- FILTER]`; best of several passes, GB/s of stored
-//! weights for one row, GFLOP/s for many. `LILY_ISA` and `LILY_THREADS` choose what is measured.
+//! weights for up to four rows, whose inputs are prepared once for all passes, GFLOP/s for many. `LILY_ISA` and `LILY_THREADS` choose what is measured.
 #![allow(clippy::print_stdout, reason = "a report for people")]
 
 use std::hint::black_box;

@@ -54,9 +54,11 @@ pub enum EngineError {
     #[error("the prompt is empty")]
     EmptyPrompt,
     /// The prompt does not fit into what is left of the context.
-    #[error("the prompt ends at token {tokens}, the context holds {context} tokens")]
+    #[error(
+        "the prompt has {tokens} tokens; with an answer it does not fit into the context of {context}"
+    )]
     PromptTooLong {
-        /// Tokens of the timeline with the prompt appended.
+        /// Tokens of the prompt, with what the timeline held before.
         tokens: usize,
         /// Tokens the context holds.
         context: usize,

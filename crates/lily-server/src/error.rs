@@ -126,9 +126,7 @@ pub(crate) enum ApiError {
     #[error("the prompt is empty")]
     PromptEmpty,
     /// The prompt does not fit.
-    #[error(
-        "the prompt has {tokens} tokens; with an answer it does not fit into the context of {context}"
-    )]
+    #[error("{}", EngineError::PromptTooLong { tokens: *tokens, context: *context })]
     PromptTooLong {
         /// Tokens of the prompt.
         tokens: usize,

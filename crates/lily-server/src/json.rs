@@ -137,26 +137,14 @@ impl Fields {
             None => Ok(()),
             Some((name, _)) => {
                 let param = self.path(name);
-                let tip = tip(&param).map_or(String::new(), |tip| format!(": {tip}"));
                 Err(ApiError::Field {
-                    message: format!("'{param}' is not a field this server knows{tip}"),
+                    message: format!("'{param}' is not a field this server knows"),
                     param,
                     code: "unknown_field",
                 })
             }
         }
     }
-}
-
-/// What to do in place of a field that other servers have.
-fn tip(param: &str) -> Option<&'static str> {
-    Some(match param {
-        "repeat_penalty" => "send 'repetition_penalty'",
-        "max_new_tokens" | "n_predict" | "num_predict" => "send 'max_tokens'",
-        "num_ctx" | "n_ctx" => "the server's '--context' sets it",
-        "json_schema" | "format" => "send 'response_format'",
-        _ => return None,
-    })
 }
 
 /// `'{param}' must be {expected}, not {found}`.

@@ -20,12 +20,8 @@ pub(crate) fn usage(message: impl Into<String>) -> anyhow::Error {
 /// An error of a generation: a [`UsageError`] where the prompt or a flag does not fit the model.
 pub(crate) fn generation(error: EngineError) -> anyhow::Error {
     match error {
-        // In the words of the server.
-        EngineError::PromptTooLong { tokens, context } => usage(format!(
-            "the prompt has {tokens} tokens; with an answer it does not fit into the context \
-                 of {context}"
-        )),
         EngineError::EmptyPrompt
+        | EngineError::PromptTooLong { .. }
         | EngineError::TokenOutOfRange { .. }
         | EngineError::Sampling(_) => UsageError(error.into()).into(),
         other => other.into(),

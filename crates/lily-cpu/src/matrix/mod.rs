@@ -78,9 +78,9 @@ const STREAMED: usize = 4;
 struct Inputs {
     /// Addresses of the rows.
     rows: [Option<usize>; STREAMED],
-    cols: usize,
     bits: usize,
-    group_size: usize,
+    groups: usize,
+    chunks: usize,
     isa: Isa,
 }
 
@@ -198,8 +198,30 @@ impl Matrix {
         mode: Mode,
         scratch: &mut Scratch,
     ) {
-        self.prepare(x, scratch);
-        self.multiply_prepared(expert, tiles, x, out, mode, scratch);
+        assert_eq!(x.len(), out.len(), "one output row per input row");
+        let target = Target { out, tile: tiles.start, n: self.shape.rows, mode };
+        let tiles = self.tiles(expert, tiles);
+        if x.is_empty() || tiles.is_empty() {
+            return;
+        }
+        if !self.streams(x.len()) {
+            gemm::multiply(self.isa, &self.shape, tiles, x, target, &mut scratch.gemm);
+            return;
+        }
+        let cols = self.shape.cols;
+        match self.shape.format {
+            MatrixFormat::Affine { bits, group_size, scale } => {
+                let layout = AffineLayout::new(cols, bits, group_size, scale);
+                self.prepare(&layout, x, scratch);
+                let (tiles, n_rows) = (lines(tiles), x.len());
+                if digits::takes(self.isa, layout.bits) {
+                    digits::affine(self.isa, &layout, tiles, &scratch.digits, n_rows, target);
+                } else {
+                    gemv::affine(self.isa, &layout, tiles, &scratch.prepared, n_rows, target);
+                }
+            }
+            MatrixFormat::Float(dtype) => gemv::float(self.isa, dtype, cols, tiles, x, target),
+        }
     }
 
     /// `out = silu(x Wgᵀ) * (x Wuᵀ)` for two matrices of one shape; otherwise as
@@ -217,24 +239,16 @@ impl Matrix {
         scratch: &mut Scratch,
     ) {
         assert_eq!((gate.shape.rows, gate.shape.cols), (up.shape.rows, up.shape.cols));
-        let same = gate.shape.format == up.shape.format;
         let mut product = std::mem::take(&mut scratch.up);
         product.resize(x.len() * GATED_TILES * TILE, 0.0);
-        gate.prepare(x, scratch);
         for first in tiles.clone().step_by(GATED_TILES) {
             let some = first..(first + GATED_TILES).min(tiles.end);
             let n = (some.end * TILE).min(gate.shape.rows) - first * TILE;
-            if !same {
-                gate.prepare(x, scratch);
-            }
-            gate.multiply_prepared(expert, some.clone(), x, out, Mode::Overwrite, scratch);
-            if !same {
-                up.prepare(x, scratch);
-            }
+            gate.multiply(expert, some.clone(), x, out, Mode::Overwrite, scratch);
             let index = RowIndex::Contiguous { first: 0, count: x.len() };
             let upward = OutRows::exclusive(&mut product, GATED_TILES * TILE, index)
                 .starting_at(first * TILE);
-            up.multiply_prepared(expert, some, x, &upward, Mode::Overwrite, scratch);
+            up.multiply(expert, some, x, &upward, Mode::Overwrite, scratch);
             for (i, up) in product.chunks_exact(GATED_TILES * TILE).enumerate() {
                 for (g, u) in out.part(i, first * TILE, n).iter_mut().zip(up) {
                     *g = *g / (1.0 + (-*g).exp()) * u;
@@ -252,61 +266,21 @@ impl Matrix {
         }
     }
 
-    fn prepare(&self, x: &XRows<'_>, scratch: &mut Scratch) {
-        let MatrixShape { cols, format: MatrixFormat::Affine { bits, group_size, scale }, .. } =
-            self.shape
-        else {
-            return;
-        };
-        if !self.streams(x.len()) {
-            return;
-        }
-        let layout = AffineLayout::new(cols, bits, group_size, scale);
+    /// Makes the inputs of a streamed product ready, unless they are.
+    fn prepare(&self, layout: &AffineLayout, x: &XRows<'_>, scratch: &mut Scratch) {
+        let AffineLayout { bits, groups, chunks, .. } = *layout;
+        let cols = self.shape.cols;
         let rows = std::array::from_fn(|i| (i < x.len()).then(|| x.row(i, cols).as_ptr().addr()));
-        let inputs = Some(Inputs { rows, cols, bits: layout.bits, group_size, isa: self.isa });
+        let inputs = Some(Inputs { rows, bits, groups, chunks, isa: self.isa });
         if scratch.ready == inputs {
             return;
         }
-        if digits::takes(self.isa, layout.bits) {
-            scratch.digits.fill(self.isa, &layout, x);
+        if digits::takes(self.isa, bits) {
+            scratch.digits.fill(self.isa, layout, x);
         } else {
-            scratch.prepared.fill(self.isa, &layout, x);
+            scratch.prepared.fill(self.isa, layout, x);
         }
         scratch.ready = inputs;
-    }
-
-    fn multiply_prepared(
-        &self,
-        expert: usize,
-        tiles: Range<usize>,
-        x: &XRows<'_>,
-        out: &OutRows<'_>,
-        mode: Mode,
-        scratch: &mut Scratch,
-    ) {
-        assert_eq!(x.len(), out.len(), "one output row per input row");
-        let target = Target { out, tile: tiles.start, n: self.shape.rows, mode };
-        let tiles = self.tiles(expert, tiles);
-        if x.is_empty() || tiles.is_empty() {
-            return;
-        }
-        if !self.streams(x.len()) {
-            gemm::multiply(self.isa, &self.shape, tiles, x, target, &mut scratch.gemm);
-            return;
-        }
-        let cols = self.shape.cols;
-        match self.shape.format {
-            MatrixFormat::Affine { bits, group_size, scale } => {
-                let layout = AffineLayout::new(cols, bits, group_size, scale);
-                let (tiles, n_rows) = (lines(tiles), x.len());
-                if digits::takes(self.isa, layout.bits) {
-                    digits::affine(self.isa, &layout, tiles, &scratch.digits, n_rows, target);
-                } else {
-                    gemv::affine(self.isa, &layout, tiles, &scratch.prepared, n_rows, target);
-                }
-            }
-            MatrixFormat::Float(dtype) => gemv::float(self.isa, dtype, cols, tiles, x, target),
-        }
     }
 
     /// Consecutive tiles of one expert.

@@ -163,7 +163,8 @@ fn prompts_that_cannot_run_are_refused_with_their_numbers() {
         result.map(drop).expect_err("the prompt is invalid").to_string()
     };
     assert_eq!(refused(&[]), "the prompt is empty");
-    assert_eq!(refused(&prompt(33)), "the prompt ends at token 33, the context holds 32 tokens");
+    let words = "the prompt has 33 tokens; with an answer it does not fit into the context of 32";
+    assert_eq!(refused(&prompt(33)), words);
     assert_eq!(
         refused(&[1, 300]),
         "token 300 at index 1 of the prompt is outside the vocabulary of 300"

@@ -67,6 +67,12 @@ fn refuse(fields: &mut Fields) -> Result<(), ApiError> {
         ("functions", "is not supported: send 'tools'"),
         ("prediction", "is not supported"),
         ("web_search_options", "is not supported"),
+        // What other servers call it.
+        ("max_new_tokens", "is not supported: send 'max_tokens'"),
+        ("n_predict", "is not supported: send 'max_tokens'"),
+        ("num_predict", "is not supported: send 'max_tokens'"),
+        ("num_ctx", "is not supported: the server's '--context' sets it"),
+        ("repeat_penalty", "is not supported: send 'repetition_penalty'"),
     ] {
         if fields.value(name).is_some() {
             return Err(ApiError::unsupported(name, complaint));
