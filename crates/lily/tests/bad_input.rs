@@ -125,6 +125,8 @@ fn a_wrong_word_is_answered_with_what_was_meant() {
         ("bench -v", 2, &["'-v' is a flag of serve"]),
         ("serve some/model", 2, &["given with '--model-path some/model'"]),
         ("serve -m some/model", 2, &["given with '--model-path'"]),
+        ("chat --model some/model", 2, &["given with '--model-path'"]),
+        ("inspect -m some/model", 2, &["given with '--model-path'"]),
         ("serve --model=some/model --port 0", 2, &["given with '--model-path'"]),
         ("serve --port 0 --ctx-size 4096", 2, &["given with '--context'"]),
         ("--max-model-len 4096", 2, &["given with '--context'"]),

@@ -33,6 +33,12 @@ fn a_server_is_ready_and_can_be_interrupted_from_the_moment_that_it_says_it_serv
 }
 
 #[test]
+fn empty_variables_demand_no_key() {
+    let server = Server::start_with(&[], &[("LILY_API_KEY", ""), ("LILY_API_KEY_FILE", "")]);
+    assert!(server.ask("GET", "/v1/models", "").starts_with("HTTP/1.1 200 "));
+}
+
+#[test]
 fn verbose_adds_one_line_for_each_request() {
     let server = Server::start(&["--verbose"]);
     let question = r#""messages": [{"role": "user", "content": "What is the capital of Japan?"}]"#;

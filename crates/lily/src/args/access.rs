@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
 
-use super::shared::positive;
+use super::shared::{positive, unless_empty};
 
 /// Who is let in, and from where.
 #[derive(Debug, Args)]
@@ -16,7 +16,7 @@ pub(crate) struct AccessArgs {
     #[arg(long, value_name = "KEY")]
     pub(crate) api_key: Vec<String>,
     /// Demand one of the keys in this file: one on each line, `#` begins a comment
-    #[arg(long, value_name = "FILE", env = "LILY_API_KEY_FILE")]
+    #[arg(long, value_name = "FILE", env = unless_empty("LILY_API_KEY_FILE"))]
     pub(crate) api_key_file: Option<PathBuf>,
     /// Listen for other machines (--host) although no key is demanded
     #[arg(long)]

@@ -80,18 +80,19 @@ fn flags_of_others(error: &mut Error) {
     }
 }
 
-/// What other servers call a flag of `lily serve`, and a model that is given without a flag.
+/// What others call a flag that names the model, or one of `lily serve`, and there a model without a flag.
 fn words_for_serving(error: &mut Error) {
     let Some(argument) = text(error, ContextKind::InvalidArg) else { return };
     let Some(ContextValue::StyledStr(usage)) = error.get(ContextKind::Usage) else { return };
     let usage = usage.to_string();
     let command = usage.split_once("lily ").map_or("", |(_, rest)| rest);
-    if !command.starts_with("serve") && !command.starts_with(['[', '-']) {
-        return;
-    }
+    let serves = command.starts_with("serve") || command.starts_with(['[', '-']);
     let flag = argument.split('=').next().unwrap_or_default();
     let tip = match flag {
+        // `connect` takes no model but its name.
+        _ if command.starts_with("connect") => return,
         "-m" | "--model" => "the model is given with '--model-path'".to_owned(),
+        _ if !serves => return,
         "-c" | "--ctx-size" | "--max-model-len" => {
             "the length of the context is given with '--context'".to_owned()
         }

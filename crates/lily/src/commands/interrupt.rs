@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::{self, Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result};
 use lily_engine::CancelToken;
@@ -31,10 +32,18 @@ static KEPT: Mutex<Option<&'static str>> = Mutex::new(None);
 /// Whether [`abandon`] is what a signal calls.
 static ABANDONS: Mutex<bool> = Mutex::new(false);
 
+/// When the last generation ended.
+static ENDED: Mutex<Option<Instant>> = Mutex::new(None);
+
+/// How long after its end a Ctrl-C is still meant for a generation: a user cannot know better.
+const LATE: Duration = Duration::from_millis(500);
+
 /// Catches Ctrl-C from now on.
 pub(crate) fn install() -> Result<()> {
     catch(&[SIGINT], |signal| match take() {
         Some(token) => token.cancel(),
+        // A session is at its prompt again by then, with the terminal in its hands.
+        None if is_late(*ended()) => {}
         None => process::exit(exit_code(signal)),
     })
 }
@@ -48,7 +57,16 @@ pub(crate) fn token() -> CancelToken {
 
 /// The generation has ended.
 pub(crate) fn done() {
+    *ended() = Some(Instant::now());
     take();
+}
+
+fn is_late(ended: Option<Instant>) -> bool {
+    ended.is_some_and(|ended| ended.elapsed() < LATE)
+}
+
+fn ended() -> MutexGuard<'static, Option<Instant>> {
+    ENDED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn take() -> Option<CancelToken> {
@@ -209,4 +227,16 @@ fn catch(signals: &[i32], obey: fn(i32)) -> Result<()> {
     let work = move || signals.forever().for_each(obey);
     thread::Builder::new().name("signals".into()).spawn(work).context("cannot catch Ctrl-C")?;
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_comes_right_behind_an_answer_was_meant_for_it() {
+        assert!(!is_late(None), "there was none");
+        assert!(is_late(Some(Instant::now())));
+        assert!(!is_late(Instant::now().checked_sub(2 * LATE)));
+    }
 }

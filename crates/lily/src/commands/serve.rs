@@ -128,7 +128,7 @@ fn options(args: &ServeArgs) -> Result<ServerOptions> {
 /// The keys of all places.
 fn api_keys(args: &AccessArgs, format: LogFormat) -> Result<ApiKeys> {
     // Not by the parser, to which a flag goes before the variable: all of them count.
-    let variable = std::env::var_os("LILY_API_KEY");
+    let variable = std::env::var_os("LILY_API_KEY").filter(|key| !key.is_empty());
     let variable = variable.as_ref().map(|key| key.to_string_lossy());
     let keys = args.api_key.iter().map(String::as_str).chain(variable.as_deref());
     let keys = ApiKeys::new(keys)?;
