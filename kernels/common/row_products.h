@@ -56,14 +56,13 @@ METAL_FUNC void load_batch(thread row_batch<F, K, ROWS>& to, const thread matrix
   }
 }
 
-// products[r] = dot of row r with norm(x), the same in every lane; rows as in load_batch; norm(x) = x without NORM.
-// The first tile of x is staged and the first batch asked for; `squares` is what staging gave this thread.
+// acc[r] = this lane's share of the dot of row r with norm(x); rows as in load_batch; norm(x) = x without NORM.
+// The first tile of x is staged and the first batch asked for; `squares` is what staging gave this thread, and grows.
 template <typename F, int K, int ROWS, int MATRICES, int SIMDGROUPS, bool NORM, typename T>
-METAL_FUNC void multiply_staged(thread float* products, thread row_batch<F, K, ROWS>& batch,
-                                const thread matrix_rows<F>* from, const device T* x, const device float* norm,
-                                float eps, staged_x tile, float squares, thread_place at) {
+METAL_FUNC void accumulate_staged(thread float* acc, thread row_batch<F, K, ROWS>& batch,
+                                  const thread matrix_rows<F>* from, const device T* x, const device float* norm,
+                                  staged_x tile, thread float& squares, thread_place at) {
   typedef row_plan<F, K, ROWS> plan;
-  float acc[ROWS];
   UNROLL for (int r = 0; r < ROWS; r++) acc[r] = 0.0f;
   for (int b = 0; b < plan::BATCHES; b++) {
     if (b > 0) {
@@ -87,8 +86,23 @@ METAL_FUNC void multiply_staged(thread float* products, thread row_batch<F, K, R
       }
     }
   }
+}
+
+// products[r] = the sum of acc[r] over the lanes, the same in every lane, scaled by the norm.
+template <int K, int ROWS, int SIMDGROUPS, bool NORM>
+METAL_FUNC void sum_products(thread float* products, const thread float* acc, staged_x tile, float eps) {
   const float scale = NORM ? inverse_rms<K, SIMDGROUPS>(tile, eps) : 1.0f;
   UNROLL for (int r = 0; r < ROWS; r++) products[r] = simd_sum(acc[r]) * scale;
+}
+
+// products[r] = dot of row r with norm(x), the same in every lane; arguments as in accumulate_staged.
+template <typename F, int K, int ROWS, int MATRICES, int SIMDGROUPS, bool NORM, typename T>
+METAL_FUNC void multiply_staged(thread float* products, thread row_batch<F, K, ROWS>& batch,
+                                const thread matrix_rows<F>* from, const device T* x, const device float* norm,
+                                float eps, staged_x tile, float squares, thread_place at) {
+  float acc[ROWS];
+  accumulate_staged<F, K, ROWS, MATRICES, SIMDGROUPS, NORM>(acc, batch, from, x, norm, tile, squares, at);
+  sum_products<K, ROWS, SIMDGROUPS, NORM>(products, acc, tile, eps);
 }
 
 // The same with nothing staged yet: asks for weights, waits for earlier steps, stages.

@@ -20,6 +20,37 @@ METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint
   store_products<ROWS>(out, products, owned, at.lane);
 }
 
+// The same for a matrix of so many rows that a threadgroup takes TURNS shares of them, every GROUPSth: x is staged once.
+template <typename F, int N, int K, int ROWS, int SIMDGROUPS, bool NORM, int TURNS>
+METAL_FUNC void multiply_in_turns(device float* out, const device uint* weight, uint group, const device float* x,
+                                  const device float* norm, float eps, staged_x tile, thread_place at) {
+  constexpr uint SHARES = part_of<N, ROWS, SIMDGROUPS>::GROUPS, GROUPS = (SHARES + TURNS - 1) / TURNS;
+  static_assert(TURNS == 1 || tile_of<K>::VALUES == K, "what is staged serves all turns");
+  owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group, at.simdgroup, N);
+  matrix_rows<F> from[1];
+  from[0] = rows_at<F, K>(weight, N, owned.row);
+  row_batch<F, K, ROWS> batch;
+  load_batch<F, K, ROWS, 1>(batch, from, 0, at.lane);
+  tile_chunks<K, SIMDGROUPS * 32> norm_chunks;
+  if (NORM) load_chunks(norm_chunks, norm, 0, at.index);
+  LILY_WAIT();
+  float squares = 0.0f;
+  stage_tile<F, K, SIMDGROUPS, NORM>(tile, x, norm, norm_chunks, 0, squares, at);
+  for (uint share = group; share < SHARES; share += GROUPS) {
+    float acc[ROWS];
+    accumulate_staged<F, K, ROWS, 1, SIMDGROUPS, NORM>(acc, batch, from, x, norm, tile, squares, at);
+    const owned_rows done = owned;
+    if (share + GROUPS < SHARES) {  // under way while the lanes add up
+      owned = owned_by<ROWS, SIMDGROUPS>(share + GROUPS, at.simdgroup, N);
+      from[0] = rows_at<F, K>(weight, N, owned.row);
+      load_batch<F, K, ROWS, 1>(batch, from, 0, at.lane);
+    }
+    float products[ROWS];
+    sum_products<K, ROWS, SIMDGROUPS, NORM>(products, acc, tile, eps);
+    store_products<ROWS>(out, products, done, at.lane);
+  }
+}
+
 // stacked_matvec: out_i[t] = norm(x[t]) W_i^T for up to four matrices; norm(x) = x without NORM, else
 // x / sqrt(mean(x^2) + eps) * weight of the norm.
 //
@@ -30,14 +61,15 @@ METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint
 //              control  uint[2]: first position, active rows
 //              An unused part has N_i = 0, the format of part 0, and any buffer.
 // ownership    grid x: the threadgroups of part 0, then those of part 1, ...; one of part i owns
-//              SIMDGROUPS * ROWS_i rows of W_i. Grid y: a row of x. Else as matvec.
+//              SIMDGROUPS * ROWS_i rows of W_i. Grid y: a row of x. Else as matvec. With TURNS > 1, for one part
+//              alone: every ceil(threadgroups / TURNS)th such share.
 // norm         each threadgroup sums the squares while it stages x * weight; the products are scaled by the
 //              inverse root at the end.
 // threadgroup  as matvec, and 4 bytes per simdgroup
 // needs        as matvec, for each part
 // sums         as matvec
 // source       stacking by constants instead of concatenated weights: lily's own prototype
-template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int ROWS0, typename F1, int N1,
+template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, typename F0, int N0, int ROWS0, typename F1, int N1,
           int ROWS1, typename F2, int N2, int ROWS2, typename F3, int N3, int ROWS3>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void stacked_matvec(
     const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],
@@ -66,7 +98,10 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE, typename F0, int N0, int R
   const thread_place at = place_of(index, simdgroup, lane);
   const device float* row = x + size_t(token) * K;
   const uint g = group.x;
-  if (ALIKE) {  // one body for all: less to compile
+  if (TURNS > 1) {
+    multiply_in_turns<F0, N0, K, ROWS0, SIMDGROUPS, NORM, TURNS>(out0 + size_t(token) * N0, weight0, g, row, norm,
+                                                                 params.eps, tile, at);
+  } else if (ALIKE) {  // one body for all: less to compile
     const uint n = g < END0 ? N0 : g < END1 ? N1 : g < END2 ? N2 : N3;
     const uint start = g < END0 ? 0 : g < END1 ? END0 : g < END2 ? END1 : END2;
     const device uint* weight = g < END0 ? weight0 : g < END1 ? weight1 : g < END2 ? weight2 : weight3;

@@ -10,6 +10,7 @@
 #include "runtime/cuda/atomic.cuh"
 #include "runtime/cuda/matrix.cuh"
 #include "runtime/cuda/ahead.cuh"
+#include "runtime/cuda/trace.cuh"
 // Primitives of the kernels that pay to be written for this machine.
 #include "cuda/copy.cuh"
 #include "cuda/dequant.cuh"

@@ -26,12 +26,13 @@ pub(crate) struct Ahead {
     pub(crate) bytes: u32,
 }
 
-/// The struct `ahead_` of the kernels.
-pub(crate) fn words(weights: &[Ahead]) -> Vec<u8> {
+/// The struct `ahead_` of the kernels; with the address for a trace where kernels write one.
+pub(crate) fn words(weights: &[Ahead], records: Option<Address>) -> Vec<u8> {
     let none = Ahead { address: 0, bytes: 0 };
     let all = || (0..MOST).map(|i| weights.get(i).copied().unwrap_or(none));
     let addresses = all().flat_map(|ahead| ahead.address.to_ne_bytes());
-    addresses.chain(all().flat_map(|ahead| ahead.bytes.to_ne_bytes())).collect()
+    let words = addresses.chain(all().flat_map(|ahead| ahead.bytes.to_ne_bytes()));
+    words.chain(records.into_iter().flat_map(Address::to_ne_bytes)).collect()
 }
 
 /// Lets every step ask for the weights of the step `distance` steps after it.
@@ -73,12 +74,14 @@ mod tests {
 
     #[test]
     fn the_kernel_finds_addresses_first_and_then_sizes() {
-        let bytes = words(&[Ahead { address: 0x10, bytes: 7 }, Ahead { address: 0x20, bytes: 9 }]);
+        let asked = [Ahead { address: 0x10, bytes: 7 }, Ahead { address: 0x20, bytes: 9 }];
+        let bytes = words(&asked, None);
         assert_eq!(bytes.len(), 48);
         assert_eq!(bytes[0..8], 0x10u64.to_ne_bytes());
         assert_eq!(bytes[8..16], 0x20u64.to_ne_bytes());
         assert_eq!(bytes[16..32], [0; 16]);
         assert_eq!(bytes[32..36], 7u32.to_ne_bytes());
         assert_eq!(bytes[36..40], 9u32.to_ne_bytes());
+        assert_eq!(words(&asked, Some(0x30))[48..], 0x30u64.to_ne_bytes());
     }
 }

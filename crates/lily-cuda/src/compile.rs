@@ -81,7 +81,7 @@ pub(crate) struct Compiler {
 impl Compiler {
     /// # Errors
     /// [`CudaError::NoCompiler`].
-    pub(crate) fn new(arch: &str, cache: &KernelCache) -> Result<Self, CudaError> {
+    pub(crate) fn new(arch: &str, cache: &KernelCache, trace: bool) -> Result<Self, CudaError> {
         let options = [
             &format!("-arch={arch}"),
             "-default-device",
@@ -96,7 +96,8 @@ impl Compiler {
             KernelCache::Folder(folder) => Some(folder.clone()),
             KernelCache::User => user_folder(),
         };
-        let options = options.iter().map(|&option| option.to_owned()).collect();
+        let options = options.into_iter().map(str::to_owned);
+        let options = options.chain(trace.then(|| "-DLILY_TRACE".to_owned())).collect();
         Ok(Compiler { options, version: nvrtc_version()?, folder })
     }
 
@@ -289,7 +290,7 @@ mod tests {
 
     /// The compiler for a Hopper chip, or `None` where NVRTC is missing.
     fn compiler(cache: &KernelCache) -> Option<Compiler> {
-        match Compiler::new("sm_90a", cache) {
+        match Compiler::new("sm_90a", cache, false) {
             Ok(compiler) => Some(compiler),
             Err(error) => {
                 assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{error}");

@@ -97,8 +97,13 @@ impl KernelStore {
         KernelStore { context, compiler, functions: HashMap::new() }
     }
 
-    /// Compiles and loads what a program needs and is not there yet.
-    pub(crate) fn load(&mut self, program: &Program) -> Result<(), CudaError> {
+    /// Compiles and loads what a program needs and is not there yet. `carveout`: percent of a
+    /// multiprocessor's memory that these kernels want as shared memory.
+    pub(crate) fn load(
+        &mut self,
+        program: &Program,
+        carveout: Option<u8>,
+    ) -> Result<(), CudaError> {
         let missing = program.launches.iter().map(|launch| &launch.kernel);
         let mut missing: Vec<&Kernel> =
             missing.filter(|kernel| !self.functions.contains_key(*kernel)).collect();
@@ -111,6 +116,11 @@ impl KernelStore {
             let module = self.context.load_module(Ptx::from_binary(compiled.cubin));
             let module = module.map_err(driver("cuModuleLoadData"))?;
             let function = module.load_function(&name).map_err(driver("cuModuleGetFunction"))?;
+            if let Some(percent) = carveout {
+                let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+                let set = function.set_attribute(carveout, percent.into());
+                set.map_err(driver("cuFuncSetAttribute"))?;
+            }
             let function = Function::new(function, name, compiled.waits, compiled.resources)?;
             self.functions.insert(kernel.clone(), Arc::new(function));
         }
@@ -132,13 +142,17 @@ impl KernelStore {
 }
 
 /// Compiles kernels for a target such as `sm_90a`, without a device and without a cache: what each
-/// takes of a multiprocessor, in their order.
+/// takes of a multiprocessor, in their order. With `trace` as [`crate::CudaOptions::trace`] has them.
 ///
 /// # Errors
 /// [`CudaError::NoCompiler`], [`CudaError::Source`] or [`CudaError::Compile`].
-pub fn compile_kernels(kernels: &[&Kernel], arch: &str) -> Result<Vec<Resources>, CudaError> {
+pub fn compile_kernels(
+    kernels: &[&Kernel],
+    arch: &str,
+    trace: bool,
+) -> Result<Vec<Resources>, CudaError> {
     let units = kernels.iter().map(|kernel| unit(kernel)).collect::<Result<Vec<_>, _>>()?;
-    let compiled = Compiler::new(arch, &KernelCache::Off)?.compile_all(&units)?;
+    let compiled = Compiler::new(arch, &KernelCache::Off, trace)?.compile_all(&units)?;
     Ok(compiled.into_iter().map(|compiled| compiled.resources).collect())
 }
 

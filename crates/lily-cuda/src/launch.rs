@@ -43,6 +43,8 @@ pub(crate) struct PreparedLaunch {
     grid: [u32; 3],
     threads: u32,
     arguments: Vec<Argument>,
+    /// Where its blocks leave their records; only of a trace.
+    records: Option<Address>,
 }
 
 impl PreparedLaunch {
@@ -54,6 +56,7 @@ impl PreparedLaunch {
         function: Arc<Function>,
         chip: &Chip,
         weight: impl Fn(lily_plan::buffer::WeightId) -> Address,
+        records: Option<Address>,
     ) -> Result<Self, CudaError> {
         let grid = launch.grid.map(|extent| extent.groups(rows));
         let arguments = launch.bindings.iter().map(|binding| match binding {
@@ -62,7 +65,7 @@ impl PreparedLaunch {
             Binding::Params(bytes) => Argument::Value(bytes.clone()),
         });
         let arguments: Vec<Argument> =
-            arguments.chain([Argument::Value(ahead::words(&[]))]).collect();
+            arguments.chain([Argument::Value(ahead::words(&[], records))]).collect();
         let limits = Limits {
             step,
             threads: function.facts.threads.min(chip.threads),
@@ -71,13 +74,13 @@ impl PreparedLaunch {
         };
         limits.check(grid, launch.threads, &arguments)?;
         let (step, threads) = (step.to_owned(), launch.threads);
-        Ok(PreparedLaunch { step, function, grid, threads, arguments })
+        Ok(PreparedLaunch { step, function, grid, threads, arguments, records })
     }
 
     /// Lets it ask for these weights, which a later step reads.
     pub(crate) fn ask_ahead(&mut self, weights: &[Ahead]) {
         *self.arguments.last_mut().expect("the last argument is always there") =
-            Argument::Value(ahead::words(weights));
+            Argument::Value(ahead::words(weights, self.records));
     }
 
     /// The buffers that it reads or writes.

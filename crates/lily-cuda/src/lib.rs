@@ -26,5 +26,5 @@ pub use compile::Resources;
 pub use device::CudaDevice;
 pub use error::CudaError;
 pub use kernels::{KernelFacts, compile_kernels};
-pub use model::{CudaModel, PlanFacts};
+pub use model::{CudaModel, PlanFacts, StepTrace};
 pub use options::{CudaOptions, KernelCache, OptionError, Programmatic, Submission};

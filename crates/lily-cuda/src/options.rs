@@ -77,6 +77,13 @@ pub struct CudaOptions {
     pub activations: Elem,
     /// Where compiled kernels are kept.
     pub cache: KernelCache,
+    /// Every block of a kernel writes down when it began, had waited and ended; see
+    /// [`crate::CudaModel::trace`].
+    pub trace: bool,
+    /// Percent of a multiprocessor's memory that is shared memory, the rest being cache, for all kernels
+    /// of plans of one row alike: one that wants another share than those that run cannot start beside
+    /// them. `None`: as the driver chooses for each.
+    pub carveout: Option<u8>,
     /// How kernels are shaped.
     pub tuning: Tuning,
 }
@@ -90,6 +97,8 @@ impl Default for CudaOptions {
             ahead: 2,
             activations: Elem::Bf16,
             cache: KernelCache::default(),
+            trace: false,
+            carveout: Some(50),
             tuning: Tuning::nvidia(),
         }
     }
@@ -116,8 +125,9 @@ impl CudaOptions {
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
-     matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, gated_rows=N, \
-     gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
+     matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
+     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, carveout=N, \
+     carveout=off, trace, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -142,6 +152,7 @@ impl FromStr for CudaOptions {
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
                 "gqa=off" => options.tuning.gqa_packing = false,
+                "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,
                 _ => options.set(word)?,
             }
@@ -172,6 +183,11 @@ impl CudaOptions {
                 (block.rows, block.columns, block.simdgroups) = (*rows, *columns, (*m, *n));
             }
             Some(("ahead", n)) => self.ahead = n.parse().map_err(|_| refused())?,
+            Some(("carveout", "off")) => self.carveout = None,
+            Some(("carveout", n)) => {
+                let percent = n.parse().ok().filter(|&percent: &u8| percent <= 100);
+                self.carveout = Some(percent.ok_or_else(refused)?);
+            }
             Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
             Some((name, n)) => {
                 let n: usize = n.parse().map_err(|_| refused())?;
@@ -181,6 +197,7 @@ impl CudaOptions {
                     "expert_tile" => (&mut tuning.expert_tile_rows, &[16, 32, 64, 128]),
                     "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
                     "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
+                    "matvec_groups" => (&mut tuning.matvec_groups, &[]),
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),

@@ -66,7 +66,7 @@ fn an_instantiation_becomes_an_entry_with_its_buffers_by_index() {
         &translated,
         "extern \"C\" __global__ void __launch_bounds__(4 * 32) f_a(const bfloat* x, float* y, \
          const __grid_constant__ P p, const __grid_constant__ ahead_ ahead) \
-         { ask_ahead_(ahead); f<bfloat, 4>(x, y, p); }",
+         { LILY_BEGIN(ahead); f<bfloat, 4>(x, y, p); }",
     );
 }
 

@@ -6,6 +6,9 @@
 struct ahead_ {
   unsigned long long from[4];
   uint bytes[4];
+#ifdef LILY_TRACE
+  unsigned long long records;  // of this kernel's blocks
+#endif
 };
 
 LILY_FUNC void ask_ahead_(const ahead_& ahead) {

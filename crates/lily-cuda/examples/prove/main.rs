@@ -13,6 +13,7 @@ mod models;
 mod once;
 mod score;
 mod steps;
+mod trace;
 
 use std::process::ExitCode;
 
@@ -54,6 +55,8 @@ enum Command {
     Once(once::OnceArgs),
     /// Speed with each technique switched off, one at a time.
     Ablate(ablate::AblateArgs),
+    /// When the blocks of a decode step begin, have waited and end.
+    Trace(trace::TraceArgs),
 }
 
 /// What a command found.
@@ -76,6 +79,7 @@ fn main() -> Result<ExitCode> {
         Command::Company(args) => company::company(args)?,
         Command::Once(args) => once::run(args)?,
         Command::Ablate(args) => ablate::run(args)?,
+        Command::Trace(args) => trace::run(args)?,
     };
     #[expect(clippy::print_stdout, reason = "the result of the program")]
     {

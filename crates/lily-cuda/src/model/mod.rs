@@ -28,8 +28,12 @@ mod ports;
 mod probe;
 mod ring;
 mod run;
+mod trace;
+
+pub use trace::StepTrace;
 
 use ports::Ports;
+use trace::Records;
 
 /// Weights in device memory and the plans prepared for them.
 #[derive(Debug)]
@@ -81,6 +85,7 @@ struct PreparedPlan {
     order: Order,
     places: Vec<Place>,
     ports: Mutex<Ports>,
+    records: Option<Records>,
 }
 
 impl CudaModel {
@@ -91,14 +96,14 @@ impl CudaModel {
         options: CudaOptions,
         chip: Chip,
     ) -> Result<Self, CudaError> {
-        let compiler = Compiler::new(&chip.arch(), &options.cache)?;
+        let compiler = Compiler::new(&chip.arch(), &options.cache, options.trace)?;
         Ok(CudaModel {
             manifest,
             weights,
             stream: context.new_stream().map_err(driver("cuStreamCreate"))?,
+            kernels: KernelStore::new(Arc::clone(&context), compiler),
             options,
             chip,
-            kernels: KernelStore::new(Arc::clone(&context), compiler),
             session: Arc::default(),
             plans: Vec::new(),
             arena: DeviceMemory::zeroed(&context, "scratch", 0)?,
@@ -139,8 +144,13 @@ impl CudaModel {
 
     fn prepare_plan(&mut self, plan: ValidPlan) -> Result<PlanId, CudaError> {
         let program = self.lower(&plan)?;
-        self.kernels.load(&program)?;
-        let mut launches = self.launches(&plan, &program)?;
+        // Steps of many rows run one after the other, each with what suits it best.
+        let carveout = self.options.carveout.filter(|_| plan.plan().rows == 1);
+        self.kernels.load(&program, carveout)?;
+        let rows = u32::try_from(plan.plan().rows).expect("a plan has fewer rows than 2^32");
+        let records = self.options.trace.then(|| Records::new(&self.context, &program, rows));
+        let records = records.transpose()?;
+        let mut launches = self.launches(&plan, &program, records.as_ref())?;
         let session = trusted(self.session.with(plan.plan()));
         let ports = Ports::new(&self.context, plan.plan())?;
         let places = places(&plan, &session, &ports);
@@ -163,7 +173,8 @@ impl CudaModel {
         // A new table even where nothing was added: sequences made before lack this plan, and the
         // arena may have moved.
         self.session = Arc::new(session);
-        self.plans.push(PreparedPlan { plan, launches, order, places, ports: Mutex::new(ports) });
+        let ports = Mutex::new(ports);
+        self.plans.push(PreparedPlan { plan, launches, order, places, ports, records });
         Ok(PlanId(self.plans.len() - 1))
     }
 
@@ -171,16 +182,18 @@ impl CudaModel {
         &self,
         plan: &ValidPlan,
         program: &Program,
+        records: Option<&Records>,
     ) -> Result<Vec<PreparedLaunch>, CudaError> {
         let plan = plan.plan();
         assert_eq!(plan.steps.len(), program.launches.len(), "one launch per step");
         let rows = u32::try_from(plan.rows).expect("a plan has fewer rows than 2^32");
         let weight = |id| self.weights.address(&plan.weight(id).name);
-        let steps = plan.steps.iter().zip(&program.launches);
+        let steps = plan.steps.iter().zip(&program.launches).enumerate();
         steps
-            .map(|(step, launch)| {
+            .map(|(index, (step, launch))| {
                 let function = self.kernels.get(&launch.kernel);
-                PreparedLaunch::new(&step.name, launch, rows, function, &self.chip, weight)
+                let records = records.map(|records| records.of(index));
+                PreparedLaunch::new(&step.name, launch, rows, function, &self.chip, weight, records)
             })
             .collect()
     }

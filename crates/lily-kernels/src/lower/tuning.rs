@@ -31,6 +31,9 @@ pub struct Tuning {
     /// Simdgroups of a threadgroup of such a product, where there is enough work: 2 to 16, a power of
     /// two. Changes the order of the sum of squares of a folded norm.
     pub matvec_simdgroups: usize,
+    /// Threadgroups of a product with a single matrix and a folded norm, such as the head's, at most;
+    /// where there would be more, each takes several shares of the rows and stages its input once.
+    pub matvec_groups: usize,
     /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
     /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
     pub routed_gated: (usize, usize),
@@ -62,6 +65,7 @@ impl Default for Tuning {
             expert_tile_rows: 32,
             matvec_rows: 4,
             matvec_simdgroups: 8,
+            matvec_groups: usize::MAX,
             routed_gated: (1, 8),
             routed_down_rows: 4,
             gqa_packing: true,
@@ -80,6 +84,8 @@ impl Tuning {
         Tuning {
             matmul_block: Block { rows: 64, columns: 128, depth: 64, simdgroups: (1, 4) },
             expert_tile_rows: 64,
+            // As many as an H200 holds at once.
+            matvec_groups: 264,
             routed_gated: (2, 8),
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },

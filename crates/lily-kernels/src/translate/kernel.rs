@@ -319,7 +319,7 @@ pub(crate) fn instantiate(
             let names: Vec<_> = template.buffers.iter().map(|b| b.name.as_str()).collect();
             format!(
                 "extern \"C\" __global__ void __launch_bounds__({}) {host_name}({}) \
-                 {{ ask_ahead_(ahead); {call}({}); }}",
+                 {{ LILY_BEGIN(ahead); {call}({}); }}",
                 max_threads.as_deref().unwrap_or("1024"),
                 parameters.collect::<Vec<_>>().join(", "),
                 names.join(", ")

@@ -5,7 +5,7 @@ use lily_plan::op::{
     ExpertGatedLinear, ExpertLinear, FoldedNorm, GatedLinear, Linear, StackedLinear,
 };
 
-use super::shape::{Shape, row_extent};
+use super::shape::{Shape, WHOLE_TILE, row_extent};
 use crate::launch::{Binding, Extent, Kernel, Launch, Module};
 use crate::lower::{Context, LowerError};
 use crate::params::{NormParams, Params};
@@ -39,12 +39,18 @@ pub(super) fn stacked_linear(cx: &Context<'_>, op: &StackedLinear) -> Result<Lau
     let formats: Vec<_> = matrices.iter().map(|matrix| matrix.format).collect();
     let ns: Vec<_> = op.parts.iter().map(|part| part.n).collect();
     let shape = Shape::choose(cx.tuning, &formats, &ns, op.k, MOST_ROWS);
+    let shares: usize = ns.iter().map(|n| shape.groups(*n)).sum();
+    let turns = match op.parts.len() {
+        1 if op.k <= WHOLE_TILE => shares.div_ceil(cx.tuning.matvec_groups.max(1)),
+        _ => 1,
+    };
 
     let mut args = vec![
         op.k.to_string(),
         shape.simdgroups.to_string(),
         op.norm.is_some().to_string(),
         (op.rows == 1).to_string(),
+        turns.to_string(),
     ];
     let mut weights = Vec::new();
     let mut outs = Vec::new();
@@ -60,8 +66,8 @@ pub(super) fn stacked_linear(cx: &Context<'_>, op: &StackedLinear) -> Result<Lau
     bindings.append(&mut weights);
     bindings.append(&mut outs);
     bindings.extend([norm_params(op.norm.as_ref()), cx.control()]);
-    let groups = ns.iter().map(|n| shape.groups(*n)).sum();
-    Ok(launch(Module::Linear, "stacked_matvec", args, shape, [groups, op.rows, 1], bindings))
+    let grid = [shares.div_ceil(turns), op.rows, 1];
+    Ok(launch(Module::Linear, "stacked_matvec", args, shape, grid, bindings))
 }
 
 pub(super) fn gated_linear(cx: &Context<'_>, op: &GatedLinear) -> Result<Launch, LowerError> {

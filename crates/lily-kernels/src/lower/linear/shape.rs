@@ -16,6 +16,9 @@ const WORDS_IN_FLIGHT: usize = 32;
 const MOST_STAGED: usize = 32;
 const LARGE_TILE: usize = 4096;
 
+/// Longest row of activations that is staged as one tile: as in the kernels.
+pub(super) const WHOLE_TILE: usize = 5120;
+
 /// Rows of the matrix per simdgroup, and simdgroups per threadgroup.
 ///
 /// It depends on the matrix alone, not on how many rows are multiplied: the sum of squares of a folded
