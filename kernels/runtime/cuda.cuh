@@ -12,6 +12,7 @@
 #include "runtime/cuda/ahead.cuh"
 #include "runtime/cuda/trace.cuh"
 // Primitives of the kernels that pay to be written for this machine.
+#include "cuda/cluster.cuh"
 #include "cuda/copy.cuh"
 #include "cuda/dequant.cuh"
 #include "cuda/dot.cuh"

@@ -37,6 +37,11 @@ pub(crate) struct Chip {
 }
 
 impl Chip {
+    /// Whether neighbouring blocks can share memory (thread block clusters).
+    pub(crate) fn has_clusters(&self) -> bool {
+        self.capability.0 >= 9
+    }
+
     fn of(context: &CudaContext) -> Result<Chip, CudaError> {
         let get = |attribute| context.attribute(attribute).map_err(driver("cuDeviceGetAttribute"));
         let count = |attribute| get(attribute).map(|value| value.max(0) as u32);

@@ -126,8 +126,8 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
      matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
-     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, carveout=N, \
-     carveout=off, trace, cache=off, cache=FOLDER or device=N"
+     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, \
+     delta_cluster=N, carveout=N, carveout=off, trace, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -202,6 +202,7 @@ impl CudaOptions {
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
+                    "delta_cluster" => (&mut tuning.delta_cluster, &[1, 2, 4, 8]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
                 };

@@ -139,7 +139,12 @@ impl CudaModel {
     }
 
     fn lower(&self, plan: &ValidPlan) -> Result<Program, CudaError> {
-        Ok(lower(plan, &self.manifest, &self.options.tuning)?)
+        let tuning = self.options.tuning.clone();
+        let tuning = match self.chip.has_clusters() {
+            true => tuning,
+            false => tuning.without_clusters(),
+        };
+        Ok(lower(plan, &self.manifest, &tuning)?)
     }
 
     fn prepare_plan(&mut self, plan: ValidPlan) -> Result<PlanId, CudaError> {

@@ -106,10 +106,15 @@ pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, Lower
         [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width, lanes(cx, op.key_dim)];
     let mut args = shape.map(|n| n.to_string()).to_vec();
     args.push(op.sigmoid.to_string());
+    let mut cluster = cx.tuning.delta_cluster.max(1);
+    while !op.value_dim.is_multiple_of(32 * cluster) {
+        cluster /= 2;
+    }
+    args.push(cluster.to_string());
     Ok(Launch {
         kernel: kernel("delta_mix", args),
-        grid: [fixed(op.value_heads), Extent::Fixed(1), Extent::Fixed(1)],
-        threads: 32 * (op.value_dim / SIMDGROUP_ROWS) as u32,
+        grid: [fixed(op.value_heads * cluster), Extent::Fixed(1), Extent::Fixed(1)],
+        threads: 32 * (op.value_dim / cluster / SIMDGROUP_ROWS) as u32,
         bindings: vec![
             Binding::Region(op.control.clone()),
             Binding::Region(op.qkv.clone()),

@@ -53,6 +53,9 @@ pub struct Tuning {
     /// Lanes that share a row of the state of Gated DeltaNet: 4, 8 or 16; 4 where a row is too short for
     /// more. More lanes read a key for more rows, but have more partial sums to add.
     pub delta_lanes: usize,
+    /// Threadgroups that share a value head of Gated DeltaNet in decode, a power of two up to 8: 1 where
+    /// the machine has no clusters. Changes the order of the sum of squares of the head's norm.
+    pub delta_cluster: usize,
     /// The tensor-unit library may be used (Metal 4).
     pub tensor_units: bool,
 }
@@ -73,12 +76,18 @@ impl Default for Tuning {
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             scan_block: 2,
             delta_lanes: 8,
+            delta_cluster: 1,
             tensor_units: false,
         }
     }
 }
 
 impl Tuning {
+    /// For machines where threadgroups cannot exchange numbers.
+    pub fn without_clusters(self) -> Tuning {
+        Tuning { delta_cluster: 1, ..self }
+    }
+
     /// For NVIDIA GPUs, measured on one H200: more registers per thread than on Apple GPUs allow larger blocks.
     pub fn nvidia() -> Tuning {
         Tuning {
@@ -91,6 +100,7 @@ impl Tuning {
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,
             delta_lanes: 4,
+            delta_cluster: 4,
             ..Tuning::default()
         }
     }
