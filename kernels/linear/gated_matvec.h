@@ -34,12 +34,16 @@ template <typename FG, typename FU, typename T, typename U, int N, int K, int RO
     LILY_WAIT();
     if (token >= active_rows<ONE>(control)) return;  // the whole threadgroup
   }
-  const uint first = (group.x * SIMDGROUPS + simdgroup) * ROWS;
-  const uint row = clamped_row<ROWS>(first, N);
-  float g[ROWS];
-  float u[ROWS];
-  gate_and_up<K, ROWS, SIMDGROUPS, NORM, false>(
-      g, u, rows_at<FG, K>(gate, N, row), rows_at<FU, K>(up, N, row), x + size_t(token) * K, norm, params.eps,
-      staged_at(values, sums, squares), 0.0f, place_of(index, simdgroup, lane));
-  store_gated<ROWS>(out + size_t(token) * N, g, u, first, row, lane);
+  constexpr int TAKES = SIMDGROUPS * ROWS;
+  typedef gated_kind<FG, FU, K, TAKES, SIMDGROUPS> kind;
+  const thread_place at = place_of(index, simdgroup, lane);
+  const uint first = group.x * TAKES;
+  const int left = N - int(first);
+  float g[kind::HELD];
+  float u[kind::HELD];
+  typename kind::block block;
+  gate_and_up<false, NORM>(g, u, block, rows_at<FG, K>(gate, N, first), rows_at<FU, K>(up, N, first), left,
+                           x + size_t(token) * K, norm, params.eps, staged_at(values, sums, squares), 0.0f, at,
+                           typename kind::formats());
+  store_gated<kind::HELD>(out + size_t(token) * N + first, g, u, held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at));
 }

@@ -1,29 +1,7 @@
 // Matrix-vector products: decode, and prefill chunks too short for matrix-matrix products.
 #pragma once
 #include "common/control.h"
-#include "common/row_products.h"
-
-// The rows of a matrix of n rows that a simdgroup of threadgroup `group` owns: those of row .. row + ROWS from
-// `first` on.
-struct owned_rows {
-  uint first;
-  uint row;
-};
-template <int ROWS, int SIMDGROUPS> METAL_FUNC owned_rows owned_by(uint group, uint simdgroup, uint n) {
-  owned_rows owned;
-  owned.first = (group * SIMDGROUPS + simdgroup) * ROWS;
-  owned.row = clamped_row<ROWS>(owned.first, n);
-  return owned;
-}
-
-template <int ROWS> METAL_FUNC void store_products(device float* out, const thread float* products, owned_rows owned,
-                                                   uint lane) {
-  if (lane == 0) {
-    UNROLL for (int r = 0; r < ROWS; r++) {
-      if (owned.row + r >= owned.first) out[owned.row + r] = products[r];
-    }
-  }
-}
+#include "common/row_block.h"
 
 // matvec: out[t] = x[t] W^T, or out[t] += x[t] W^T.
 //
@@ -31,8 +9,8 @@ template <int ROWS> METAL_FUNC void store_products(device float* out, const thre
 //              x       T[rows, K], T = float or bfloat
 //              out     float[rows, N]; also read with ACCUMULATE
 //              control uint[2]: first position, active rows
-// ownership    grid x: SIMDGROUPS * ROWS rows of W; grid y: a row of x. A simdgroup owns ROWS outputs, a lane
-//              every 32nd packet of their rows.
+// ownership    grid x: SIMDGROUPS * ROWS rows of W; grid y: a row of x. Within, as row_block.h says: a simdgroup
+//              owns ROWS outputs, a lane every 32nd packet of their rows.
 // threadgroup  the staged row of x: 5 bytes per value, at most 28 KiB
 // needs        N >= ROWS; K a multiple of 32 and of the group for quantised W; x 16-byte aligned where K is a
 //              multiple of 8
@@ -54,22 +32,27 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   }
   const staged_x tile = staged_at(values, sums, values);
   const thread_place at = place_of(index, simdgroup, lane);
-  const owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group.x, simdgroup, N);
+  constexpr int TAKES = SIMDGROUPS * ROWS;
+  typedef row_block<F, K, TAKES, 1, SIMDGROUPS> rows;
+  typedef row_block_kind<F, K, TAKES, 1, SIMDGROUPS> kind;
+  const uint first = group.x * TAKES;
   matrix_rows<F> from[1];
-  from[0] = rows_at<F, K>(weight, N, owned.row);
-  row_batch<F, K, ROWS> batch;
-  load_batch<F, K, ROWS, 1>(batch, from, 0, lane);
+  from[0] = rows_at<F, K>(weight, N, first);
+  rows block;
+  ask_rows(block, from, N - int(first), at);
   LILY_WAIT();
-  device float* y = out + size_t(token) * N + owned.row;
-  float before[ROWS];  // asked for early: nothing is left to wait for after the sum
-  UNROLL for (int r = 0; r < ROWS; r++) before[r] = ACCUMULATE ? y[r] : 0.0f;
+  const held_rows held = held_by<TAKES, SIMDGROUPS, kind::OWN>(N - int(first), at);
+  const device T* row = x + size_t(token) * K;
+  device float* y = out + size_t(token) * N + first;
+  float before[kind::HELD];  // asked for early: nothing is left to wait for after the sum
+  UNROLL for (int r = 0; r < kind::HELD; r++) before[r] = ACCUMULATE ? y[held.row + r] : 0.0f;
   const device float* no_norm = (const device float*)weight;
   const tile_chunks<K, SIMDGROUPS * 32> no_chunks = {};
   float squares = 0.0f;
-  stage_tile<F, K, SIMDGROUPS, false>(tile, x + size_t(token) * K, no_norm, no_chunks, 0, squares, at);
-  float products[ROWS];
-  multiply_staged<F, K, ROWS, 1, SIMDGROUPS, false>(products, batch, from, x + size_t(token) * K, no_norm, 0.0f, tile,
-                                                    squares, at);
-  UNROLL for (int r = 0; r < ROWS; r++) products[r] += before[r];
-  store_products<ROWS>(out + size_t(token) * N, products, owned, lane);
+  stage_block<false>(block, tile, row, no_norm, no_chunks, squares, at);
+  float parts[kind::PARTS], products[kind::HELD];
+  accumulate_rows<false>(parts, block, row, no_norm, tile, squares, at);
+  sum_rows<false>(block, products, parts, tile, 0.0f, 0, at);
+  UNROLL for (int r = 0; r < kind::HELD; r++) products[r] += before[r];
+  store_held<kind::HELD>(y, products, held);
 }

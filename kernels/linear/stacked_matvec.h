@@ -8,46 +8,36 @@ template <int N, int ROWS, int SIMDGROUPS> struct part_of {
   enum : uint { GROUPS = (uint(N) + ROWS * SIMDGROUPS - 1) / (ROWS * SIMDGROUPS) };
 };
 
-// One part for the row x of activations: out = norm(x) W^T for the rows of threadgroup `group` of the part.
-template <typename F, int N, int K, int ROWS, int SIMDGROUPS, bool NORM>
-METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint group, const device float* x,
+// The rows of threadgroup `group` of a part of n rows for the row x of activations: out = norm(x) W^T. With TURNS > 1 it
+// takes as many shares of them, every GROUPSth: x is staged once.
+template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, int TURNS>
+METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint n, uint group, const device float* x,
                               const device float* norm, float eps, staged_x tile, thread_place at) {
-  const owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group, at.simdgroup, N);
-  matrix_rows<F> from[1];
-  from[0] = rows_at<F, K>(weight, N, owned.row);
-  float products[ROWS];
-  multiply_rows<F, K, ROWS, 1, SIMDGROUPS, NORM>(products, from, x, norm, eps, tile, at);
-  store_products<ROWS>(out, products, owned, at.lane);
-}
-
-// The same for a matrix of so many rows that a threadgroup takes TURNS shares of them, every GROUPSth: x is staged once.
-template <typename F, int N, int K, int ROWS, int SIMDGROUPS, bool NORM, int TURNS>
-METAL_FUNC void multiply_in_turns(device float* out, const device uint* weight, uint group, const device float* x,
-                                  const device float* norm, float eps, staged_x tile, thread_place at) {
-  constexpr uint SHARES = part_of<N, ROWS, SIMDGROUPS>::GROUPS, GROUPS = (SHARES + TURNS - 1) / TURNS;
+  constexpr int TAKES = SIMDGROUPS * ROWS;
   static_assert(TURNS == 1 || tile_of<K>::VALUES == K, "what is staged serves all turns");
-  owned_rows owned = owned_by<ROWS, SIMDGROUPS>(group, at.simdgroup, N);
+  typedef row_block_kind<F, K, TAKES, 1, SIMDGROUPS> kind;
+  const uint shares = (n + TAKES - 1) / TAKES, groups = (shares + TURNS - 1) / TURNS;
   matrix_rows<F> from[1];
-  from[0] = rows_at<F, K>(weight, N, owned.row);
-  row_batch<F, K, ROWS> batch;
-  load_batch<F, K, ROWS, 1>(batch, from, 0, at.lane);
+  from[0] = rows_at<F, K>(weight, n, group * TAKES);
+  row_block<F, K, TAKES, 1, SIMDGROUPS> block;
+  ask_rows(block, from, int(n - group * TAKES), at);
   tile_chunks<K, SIMDGROUPS * 32> norm_chunks;
   if (NORM) load_chunks(norm_chunks, norm, 0, at.index);
   LILY_WAIT();
   float squares = 0.0f;
-  stage_tile<F, K, SIMDGROUPS, NORM>(tile, x, norm, norm_chunks, 0, squares, at);
-  for (uint share = group; share < SHARES; share += GROUPS) {
-    float acc[ROWS];
-    accumulate_staged<F, K, ROWS, 1, SIMDGROUPS, NORM>(acc, batch, from, x, norm, tile, squares, at);
-    const owned_rows done = owned;
-    if (share + GROUPS < SHARES) {  // under way while the lanes add up
-      owned = owned_by<ROWS, SIMDGROUPS>(share + GROUPS, at.simdgroup, N);
-      from[0] = rows_at<F, K>(weight, N, owned.row);
-      load_batch<F, K, ROWS, 1>(batch, from, 0, at.lane);
+  stage_block<NORM>(block, tile, x, norm, norm_chunks, squares, at);
+  for (int turn = 0; turn < TURNS; turn++) {
+    const uint share = group + turn * groups, first = share * TAKES;
+    float parts[kind::PARTS], products[kind::HELD];
+    accumulate_rows<NORM>(parts, block, x, norm, tile, squares, at);
+    const bool more = TURNS > 1 && share + groups < shares;
+    if (more) {  // under way while the lanes add up
+      from[0] = rows_at<F, K>(weight, n, first + groups * TAKES);
+      ask_rows(block, from, int(n - first - groups * TAKES), at);
     }
-    float products[ROWS];
-    sum_products<K, ROWS, SIMDGROUPS, NORM>(products, acc, tile, eps);
-    store_products<ROWS>(out, products, done, at.lane);
+    sum_rows<NORM>(block, products, parts, tile, eps, turn, at);
+    store_held<kind::HELD>(out + first, products, held_by<TAKES, SIMDGROUPS, kind::OWN>(int(n - first), at));
+    if (!more) break;  // of the whole threadgroup
   }
 }
 
@@ -98,32 +88,24 @@ template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, typename F0, in
   const thread_place at = place_of(index, simdgroup, lane);
   const device float* row = x + size_t(token) * K;
   const uint g = group.x;
-  if (TURNS > 1) {
-    multiply_in_turns<F0, N0, K, ROWS0, SIMDGROUPS, NORM, TURNS>(out0 + size_t(token) * N0, weight0, g, row, norm,
-                                                                 params.eps, tile, at);
-  } else if (ALIKE) {  // one body for all: less to compile
+  if (ALIKE) {  // one body for all: less to compile
     const uint n = g < END0 ? N0 : g < END1 ? N1 : g < END2 ? N2 : N3;
     const uint start = g < END0 ? 0 : g < END1 ? END0 : g < END2 ? END1 : END2;
     const device uint* weight = g < END0 ? weight0 : g < END1 ? weight1 : g < END2 ? weight2 : weight3;
-    const owned_rows owned = owned_by<ROWS0, SIMDGROUPS>(g - start, simdgroup, n);
-    matrix_rows<F0> from[1];
-    from[0] = rows_at<F0, K>(weight, n, owned.row);
-    float products[ROWS0];
-    multiply_rows<F0, K, ROWS0, 1, SIMDGROUPS, NORM>(products, from, row, norm, params.eps, tile, at);
-    // Chosen only now: a pointer less to keep in registers throughout.
     device float* out = g < END0 ? out0 : g < END1 ? out1 : g < END2 ? out2 : out3;
-    store_products<ROWS0>(out + size_t(token) * n, products, owned, lane);
+    multiply_part<F0, K, ROWS0, SIMDGROUPS, NORM, TURNS>(out + size_t(token) * n, weight, n, g - start, row, norm,
+                                                         params.eps, tile, at);
   } else if (g < END0) {
-    multiply_part<F0, N0, K, ROWS0, SIMDGROUPS, NORM>(out0 + size_t(token) * N0, weight0, g, row, norm, params.eps,
-                                                      tile, at);
+    multiply_part<F0, K, ROWS0, SIMDGROUPS, NORM, 1>(out0 + size_t(token) * N0, weight0, N0, g, row, norm, params.eps,
+                                                     tile, at);
   } else if (g < END1) {
-    multiply_part<F1, N1, K, ROWS1, SIMDGROUPS, NORM>(out1 + size_t(token) * N1, weight1, g - END0, row, norm,
-                                                      params.eps, tile, at);
+    multiply_part<F1, K, ROWS1, SIMDGROUPS, NORM, 1>(out1 + size_t(token) * N1, weight1, N1, g - END0, row, norm,
+                                                     params.eps, tile, at);
   } else if (g < END2) {
-    multiply_part<F2, N2, K, ROWS2, SIMDGROUPS, NORM>(out2 + size_t(token) * N2, weight2, g - END1, row, norm,
-                                                      params.eps, tile, at);
+    multiply_part<F2, K, ROWS2, SIMDGROUPS, NORM, 1>(out2 + size_t(token) * N2, weight2, N2, g - END1, row, norm,
+                                                     params.eps, tile, at);
   } else {
-    multiply_part<F3, N3, K, ROWS3, SIMDGROUPS, NORM>(out3 + size_t(token) * N3, weight3, g - END2, row, norm,
-                                                      params.eps, tile, at);
+    multiply_part<F3, K, ROWS3, SIMDGROUPS, NORM, 1>(out3 + size_t(token) * N3, weight3, N3, g - END2, row, norm,
+                                                     params.eps, tile, at);
   }
 }

@@ -75,14 +75,18 @@ template <typename FG, typename FU, typename T, typename U, int EXPERTS, int TOP
   const uint expert = expert_at<EXPERTS>(offsets, group.y, lane);
   if (expert >= uint(EXPERTS)) return;  // no such slot: the whole threadgroup
   const uint slot = order[group.y];
-  const uint first = (group.x * SIMDGROUPS + simdgroup) * ROWS;
-  const uint row = clamped_row<ROWS>(first, N);
-  const size_t all_rows = size_t(EXPERTS) * N, expert_row = size_t(expert) * N + row;
-  float g[ROWS];
-  float u[ROWS];
-  gate_and_up<K, ROWS, SIMDGROUPS, false, false>(
-      g, u, rows_at<FG, K>(gate, all_rows, expert_row), rows_at<FU, K>(up, all_rows, expert_row),
-      x + size_t(slot / TOP_K) * K, (const device float*)gate, 0.0f, staged_at(values, sums, values), 0.0f,
-      place_of(index, simdgroup, lane));
-  store_gated<ROWS>(out + size_t(slot) * N, g, u, first, row, lane);
+  constexpr int TAKES = SIMDGROUPS * ROWS;
+  typedef gated_kind<FG, FU, K, TAKES, SIMDGROUPS> kind;
+  const thread_place at = place_of(index, simdgroup, lane);
+  const uint first = group.x * TAKES;
+  const int left = N - int(first);
+  const size_t all_rows = size_t(EXPERTS) * N, expert_row = size_t(expert) * N + first;
+  float g[kind::HELD];
+  float u[kind::HELD];
+  typename kind::block block;
+  gate_and_up<false, false>(g, u, block, rows_at<FG, K>(gate, all_rows, expert_row),
+                            rows_at<FU, K>(up, all_rows, expert_row), left, x + size_t(slot / TOP_K) * K,
+                            (const device float*)gate, 0.0f, staged_at(values, sums, values), 0.0f, at,
+                            typename kind::formats());
+  store_gated<kind::HELD>(out + size_t(slot) * N + first, g, u, held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at));
 }

@@ -16,6 +16,7 @@
 #include "cuda/copy.cuh"
 #include "cuda/dequant.cuh"
 #include "cuda/dot.cuh"
+#include "cuda/digits.cuh"
 #include "cuda/tile.cuh"
 #include "cuda/product.cuh"
 }  // namespace metal

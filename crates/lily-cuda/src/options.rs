@@ -124,7 +124,7 @@ impl CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
+     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, row_tiles=off, gemm_rows=N, \
      matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
      gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, \
      delta_cluster=N, carveout=N, carveout=off, trace, cache=off, cache=FOLDER or device=N"
@@ -151,6 +151,7 @@ impl FromStr for CudaOptions {
                 "early=chains" => options.programmatic = Programmatic::Chains,
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
+                "row_tiles=off" => options.tuning.row_tiles = false,
                 "gqa=off" => options.tuning.gqa_packing = false,
                 "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,

@@ -39,6 +39,9 @@ pub struct Tuning {
     pub routed_gated: (usize, usize),
     /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
     pub routed_down_rows: usize,
+    /// The machine multiplies 16 rows of 4-bit matrices at a time with one row of activations
+    /// (`LILY_NATIVE_ROWS` of the kernels).
+    pub row_tiles: bool,
     /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
     pub gqa_packing: bool,
     /// Query heads that one simdgroup of few-row attention serves at most: 1, 2, 4 or 8. A lane keeps
@@ -71,6 +74,7 @@ impl Default for Tuning {
             matvec_groups: usize::MAX,
             routed_gated: (1, 8),
             routed_down_rows: 4,
+            row_tiles: false,
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
@@ -101,6 +105,7 @@ impl Tuning {
             scan_block: 4,
             delta_lanes: 4,
             delta_cluster: 4,
+            row_tiles: true,
             ..Tuning::default()
         }
     }

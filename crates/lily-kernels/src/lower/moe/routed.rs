@@ -1,6 +1,7 @@
 //! The experts of one token, in two steps.
 
-use lily_plan::buffer::Region;
+use lily_checkpoint::manifest::{Dtype, MatrixFormat};
+use lily_plan::buffer::{Region, WeightId};
 use lily_plan::op::{Op, RoutedDown, RoutedGatedLinear};
 
 use crate::launch::{Binding, Extent, Kernel, Launch, Module};
@@ -11,6 +12,9 @@ use crate::lower::{Context, LowerError};
 const MOST_EXPERTS: usize = 1024;
 /// Slots of a token: one per lane.
 const MOST_SLOTS: usize = 32;
+/// Rows of a tile of a machine's own product, and the longest rows of which a simdgroup holds that many.
+const TILE_ROWS: usize = 16;
+const MOST_TILE_DEPTH: usize = 1024;
 /// Most simdgroups of such a threadgroup; beyond, one takes several slots.
 const MOST_DOWN_SIMDGROUPS: usize = 16;
 
@@ -68,7 +72,8 @@ pub(in crate::lower) fn routed_down(
     if !reads_published_experts(cx, op) {
         return Err(cx.unsupported("experts that another step than routed_gated_linear chose"));
     }
-    let most_rows = cx.tuning.routed_down_rows;
+    let tiles = cx.tuning.row_tiles && takes_tile(cx, op.down, op.n)? && takes_tile(cx, op.shared_down, op.shared_n)?;
+    let most_rows = if tiles { TILE_ROWS } else { cx.tuning.routed_down_rows };
     let rows = if op.dim < most_rows { 1 } else { most_rows };
     let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
     let args = vec![
@@ -96,6 +101,17 @@ pub(in crate::lower) fn routed_down(
             Binding::Region(op.x.clone()),
         ],
     })
+}
+
+/// Whether a machine with its own way for rows (`slot_kind` of the kernels) takes those of this matrix of
+/// rows of `k` values.
+fn takes_tile(cx: &Context<'_>, weight: WeightId, k: usize) -> Result<bool, LowerError> {
+    let format = cx.matrix(weight)?.format;
+    let known = matches!(
+        format,
+        MatrixFormat::Affine { bits: 4, group_size: 64 | 128, scale: Dtype::Bf16 }
+    );
+    Ok(known && k.is_multiple_of(128) && k <= MOST_TILE_DEPTH)
 }
 
 /// The kernel reads the experts before it waits for the step before it, which must publish them.
