@@ -14,7 +14,7 @@ template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS> struct row
     TILES = MATRICES * TAKES / 16,                      // of 16 rows
     SPLITS = TILES > 0 && TILES <= SIMDGROUPS ? SIMDGROUPS / (TILES > 0 ? TILES : 1) : 1,  // of K
     WORDS = K / 128 * int(DIGIT_WORDS_) + int(ZERO_WORDS_),
-    FITS = TAKES % 16 == 0 && TILES * SPLITS == SIMDGROUPS && K % (128 * SPLITS) == 0 &&
+    FITS = TAKES % 16 == 0 && TILES * SPLITS == SIMDGROUPS && K % (128 * SPLITS) == 0 && K % 256 == 0 &&
            tile_of<K>::VALUES == K && WORDS + 2 * 16 * SIMDGROUPS <= tile_of<K>::FLOATS && TAKES <= SIMDGROUPS * 32,
     OWN = FITS && (is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>>)
   };
@@ -130,6 +130,14 @@ template <int HELD, typename O> METAL_FUNC void store_held(device O* out, const 
 }
 
 #ifdef LILY_NATIVE_ROWS
+// ask_weights_ for rows as they are known here.
+template <int K, typename F, int CHUNKS>
+METAL_FUNC void ask_two_rows(thread digit_weights_<CHUNKS>& to, matrix_rows<F> row0, matrix_rows<F> row1, uint chunk) {
+  const device uint* words[2] = {row0.words, row1.words};
+  const device uint* sides[2] = {(const device uint*)row0.sides, (const device uint*)row1.sides};
+  ask_weights_<K, F::GROUP>(to, words, sides, chunk);
+}
+
 // A simdgroup takes one tile of 16 rows and one of SPLITS shares of K.
 template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
 struct row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1> {
@@ -146,8 +154,30 @@ METAL_FUNC void ask_rows(thread row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1>&
   const uint tile = at.simdgroup / SPLITS, split = at.simdgroup % SPLITS;
   const int row = int(tile % TILES_OF_ONE * 16 + at.lane / 4);
   const matrix_rows<F> from = MATRICES > 1 && tile >= TILES_OF_ONE ? first[MATRICES - 1] : first[0];
-  ask_weights_<K, F::GROUP>(block.weights, from.words, (const device uint*)from.sides, min(row, left - 1),
-                            min(row + 8, left - 1), split * own::CHUNKS);
+  ask_two_rows<K>(block.weights, row_after<K>(from, min(row, left - 1)), row_after<K>(from, min(row + 8, left - 1)),
+                  split * own::CHUNKS);
+}
+
+// stage_loaded as digits.
+template <bool NORM, int K, int SIMDGROUPS>
+METAL_FUNC void stage_digits(staged_x tile, const thread tile_chunks<K, SIMDGROUPS * 32>& chunks,
+                             const thread tile_chunks<K, SIMDGROUPS * 32>& norm_chunks, thread float& squares,
+                             thread_place at) {
+  threadgroup uint* digits = (threadgroup uint*)tile.values;
+  UNROLL for (int j = 0; j < tile_chunks<K, SIMDGROUPS * 32>::COUNT; j++) {
+    const uint c = j * (SIMDGROUPS * 32) + at.index;
+    if (uint(j * SIMDGROUPS) + at.simdgroup >= uint(K / 256)) continue;  // of a whole simdgroup
+    float4 a = chunks.low[j], b = chunks.high[j];
+    if (NORM) {
+      squares += dot(a, a) + dot(b, b);
+      a *= norm_chunks.low[j];
+      b *= norm_chunks.high[j];
+    }
+    store_digits_(digits, tile.sums, a, b, c, true);
+  }
+  if (at.index < uint(ZERO_WORDS_)) digits[K / 128 * int(DIGIT_WORDS_) + at.index] = 0;
+  publish_squares<NORM>(tile, squares, at);
+  threadgroup_barrier(mem_flags::mem_threadgroup);
 }
 
 template <bool NORM, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
@@ -155,20 +185,7 @@ METAL_FUNC void stage_loaded(const thread row_block<F, K, TAKES, MATRICES, SIMDG
                              const thread tile_chunks<K, SIMDGROUPS * 32>& chunks,
                              const thread tile_chunks<K, SIMDGROUPS * 32>& norm_chunks, thread float& squares,
                              thread_place at) {
-  threadgroup uint* digits = (threadgroup uint*)tile.values;
-  UNROLL for (int j = 0; j < tile_chunks<K, SIMDGROUPS * 32>::COUNT; j++) {
-    const uint c = j * (SIMDGROUPS * 32) + at.index;
-    float4 a = chunks.low[j], b = chunks.high[j];
-    if (NORM) {
-      squares += dot(a, a) + dot(b, b);
-      a *= norm_chunks.low[j];
-      b *= norm_chunks.high[j];
-    }
-    store_digits_(digits, tile.sums, a, b, c, has_chunk<K, SIMDGROUPS * 32>(c, 0));
-  }
-  if (at.index < uint(ZERO_WORDS_)) digits[K / 128 * int(DIGIT_WORDS_) + at.index] = 0;
-  publish_squares<NORM>(tile, squares, at);
-  threadgroup_barrier(mem_flags::mem_threadgroup);
+  stage_digits<NORM, K, SIMDGROUPS>(tile, chunks, norm_chunks, squares, at);
 }
 
 template <bool NORM, typename T, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>

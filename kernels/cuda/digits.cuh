@@ -61,15 +61,15 @@ template <int CHUNKS> struct digit_weights_ {
   uint sides[CHUNKS][2];
 };
 
-// Asks for values 128 chunk and on of the rows row0 (lanes' rows g) and row1 (g + 8) of a matrix of rows of K values.
+// Asks for values 128 chunk and on of a lane's two rows of K values, g and g + 8 of the tile: where their words and their
+// sides begin.
 template <int K, int GROUP, int CHUNKS>
-LILY_FUNC void ask_weights_(digit_weights_<CHUNKS>& to, const uint* words, const uint* sides, int row0, int row1,
+LILY_FUNC void ask_weights_(digit_weights_<CHUNKS>& to, const uint* const (&words)[2], const uint* const (&sides)[2],
                             uint chunk) {
   const uint q = threadIdx.x % 4;
   _Pragma("unroll") for (int h = 0; h < 2; h++) {
-    const int row = h == 0 ? row0 : row1;
-    const uint4* w = (const uint4*)(words + row * (K / 8)) + chunk * 4 + q;
-    const uint* s = sides + row * (K / GROUP) + (chunk * 128 + q * 32) / GROUP;
+    const uint4* w = (const uint4*)words[h] + chunk * 4 + q;
+    const uint* s = sides[h] + (chunk * 128 + q * 32) / GROUP;
     _Pragma("unroll") for (int i = 0; i < CHUNKS; i++) {
       to.words[i][h] = w[i * 4];
       to.sides[i][h] = s[i * 128 / GROUP];

@@ -41,11 +41,12 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   rows block;
   ask_rows(block, from, N - int(first), at);
   LILY_WAIT();
-  const held_rows held = held_by<TAKES, SIMDGROUPS, kind::OWN>(N - int(first), at);
+  const int left = N - int(first);
   const device T* row = x + size_t(token) * K;
   device float* y = out + size_t(token) * N + first;
   float before[kind::HELD];  // asked for early: nothing is left to wait for after the sum
-  UNROLL for (int r = 0; r < kind::HELD; r++) before[r] = ACCUMULATE ? y[held.row + r] : 0.0f;
+  const int held = held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at).row;
+  UNROLL for (int r = 0; r < kind::HELD; r++) before[r] = ACCUMULATE ? y[held + r] : 0.0f;
   const device float* no_norm = (const device float*)weight;
   const tile_chunks<K, SIMDGROUPS * 32> no_chunks = {};
   float squares = 0.0f;
@@ -54,5 +55,5 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   accumulate_rows<false>(parts, block, row, no_norm, tile, squares, at);
   sum_rows<false>(block, products, parts, tile, 0.0f, 0, at);
   UNROLL for (int r = 0; r < kind::HELD; r++) products[r] += before[r];
-  store_held<kind::HELD>(y, products, held);
+  store_held<kind::HELD>(y, products, held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at));
 }

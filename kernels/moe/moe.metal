@@ -7,3 +7,5 @@ using namespace metal;
 #include "moe/group.h"
 #include "moe/route.h"
 #include "moe/routed.h"
+#include "moe/routed_down.h"
+#include "moe/routed_slots.h"

@@ -44,6 +44,13 @@ impl Function {
         self.function.cu_function()
     }
 
+    /// Admits launches with so many bytes of shared memory beyond what the kernel declares.
+    pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
+        let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
+        let set = self.function.set_attribute(most, bytes.cast_signed());
+        set.map_err(driver("cuFuncSetAttribute"))
+    }
+
     fn new(
         function: CudaFunction,
         name: String,

@@ -42,6 +42,8 @@ pub(crate) struct PreparedLaunch {
     pub(crate) function: Arc<Function>,
     grid: [u32; 3],
     threads: u32,
+    /// Shared memory of a block beyond what the kernel declares, in bytes: nobody uses it.
+    padding: u32,
     arguments: Vec<Argument>,
     /// Where its blocks leave their records; only of a trace.
     records: Option<Address>,
@@ -74,13 +76,25 @@ impl PreparedLaunch {
         };
         limits.check(grid, launch.threads, &arguments)?;
         let (step, threads) = (step.to_owned(), launch.threads);
-        Ok(PreparedLaunch { step, function, grid, threads, arguments, records })
+        let padding = 0;
+        Ok(PreparedLaunch { step, function, grid, threads, padding, arguments, records })
     }
 
     /// Lets it ask for these weights, which a later step reads.
     pub(crate) fn ask_ahead(&mut self, weights: &[Ahead]) {
         *self.arguments.last_mut().expect("the last argument is always there") =
             Argument::Value(ahead::words(weights, self.records));
+    }
+
+    /// Lets a block take `bytes` of shared memory, so that fewer of them fit on a multiprocessor, where
+    /// each multiprocessor is to have one of the grid.
+    pub(crate) fn spread(&mut self, bytes: u32, multiprocessors: usize) -> Result<(), CudaError> {
+        let blocks = self.grid.iter().map(|&n| n as usize).product::<usize>();
+        if blocks > multiprocessors || 2 * blocks <= multiprocessors {
+            return Ok(());
+        }
+        self.padding = bytes.saturating_sub(self.function.facts.shared_bytes);
+        self.function.allow_shared(self.padding)
     }
 
     /// The buffers that it reads or writes.
@@ -104,7 +118,7 @@ impl PreparedLaunch {
             }
         }
         let function = Arc::clone(&self.function);
-        ReadyLaunch { function, grid: self.grid, threads: self.threads, words }
+        ReadyLaunch { function, grid: self.grid, threads: self.threads, padding: self.padding, words }
     }
 }
 
@@ -174,6 +188,7 @@ pub(crate) struct ReadyLaunch {
     function: Arc<Function>,
     grid: [u32; 3],
     threads: u32,
+    padding: u32,
     words: Words,
 }
 
@@ -195,7 +210,7 @@ impl ReadyLaunch {
                     self.function.handle(),
                     (x, y, z),
                     (self.threads, 1, 1),
-                    0,
+                    self.padding,
                     stream.cu_stream(),
                     &mut pointers,
                 )
@@ -215,7 +230,7 @@ impl ReadyLaunch {
             blockDimX: self.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.padding,
             hStream: stream.cu_stream(),
             attrs: &raw mut attribute,
             numAttrs: 1,
@@ -246,7 +261,7 @@ impl ReadyLaunch {
             blockDimX: self.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: 0,
+            sharedMemBytes: self.padding,
             kernelParams: pointers.as_mut_ptr(),
             extra: std::ptr::null_mut(),
             kern: std::ptr::null_mut(),

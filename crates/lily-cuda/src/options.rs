@@ -84,6 +84,10 @@ pub struct CudaOptions {
     /// of plans of one row alike: one that wants another share than those that run cannot start beside
     /// them. `None`: as the driver chooses for each.
     pub carveout: Option<u8>,
+    /// Bytes of shared memory of a block where a grid has about as many blocks as there are
+    /// multiprocessors, in plans of one row: so that no two of them go to one multiprocessor, which they
+    /// do when they start early and find it free. 0: as much as the kernel declares.
+    pub spread: u32,
     /// How kernels are shaped.
     pub tuning: Tuning,
 }
@@ -98,7 +102,8 @@ impl Default for CudaOptions {
             activations: Elem::Bf16,
             cache: KernelCache::default(),
             trace: false,
-            carveout: Some(50),
+            carveout: Some(33),
+            spread: 0,
             tuning: Tuning::nvidia(),
         }
     }
@@ -126,8 +131,8 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, row_tiles=off, gemm_rows=N, \
      matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
-     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, \
-     delta_cluster=N, carveout=N, carveout=off, trace, cache=off, cache=FOLDER or device=N"
+     matvec_resident=N,     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, \
+     delta_cluster=N, carveout=N, carveout=off, spread=BYTES, trace, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -189,6 +194,7 @@ impl CudaOptions {
                 let percent = n.parse().ok().filter(|&percent: &u8| percent <= 100);
                 self.carveout = Some(percent.ok_or_else(refused)?);
             }
+            Some(("spread", n)) => self.spread = n.parse().map_err(|_| refused())?,
             Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
             Some((name, n)) => {
                 let n: usize = n.parse().map_err(|_| refused())?;
@@ -199,6 +205,7 @@ impl CudaOptions {
                     "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
                     "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
                     "matvec_groups" => (&mut tuning.matvec_groups, &[]),
+                    "matvec_resident" => (&mut tuning.matvec_resident, &[1, 2, 3, 4]),
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),

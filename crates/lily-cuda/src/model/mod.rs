@@ -170,6 +170,11 @@ impl CudaModel {
             Submission::Chain => Order::chain(&plan),
             _ => Order::of(&plan),
         };
+        if plan.plan().rows == 1 && self.options.spread > 0 {
+            for launch in &mut launches {
+                launch.spread(self.options.spread, self.chip.multiprocessors)?;
+            }
+        }
         if plan.plan().rows == 1 && self.options.ahead > 0 {
             let place = |name: &str| self.weights.place(name);
             let (plan, distance) = (plan.plan(), self.options.ahead);

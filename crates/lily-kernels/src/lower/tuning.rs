@@ -34,6 +34,8 @@ pub struct Tuning {
     /// Threadgroups of a product with a single matrix and a folded norm, such as the head's, at most;
     /// where there would be more, each takes several shares of the rows and stages its input once.
     pub matvec_groups: usize,
+    /// Of those, threadgroups whose registers have to fit on a core at a time: 1 to 4.
+    pub matvec_resident: usize,
     /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
     /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
     pub routed_gated: (usize, usize),
@@ -72,6 +74,7 @@ impl Default for Tuning {
             matvec_rows: 4,
             matvec_simdgroups: 8,
             matvec_groups: usize::MAX,
+            matvec_resident: 1,
             routed_gated: (1, 8),
             routed_down_rows: 4,
             row_tiles: false,
@@ -99,6 +102,7 @@ impl Tuning {
             expert_tile_rows: 64,
             // As many as an H200 holds at once.
             matvec_groups: 264,
+            matvec_resident: 2,
             routed_gated: (2, 8),
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },

@@ -317,12 +317,18 @@ pub(crate) fn instantiate(
             });
             let parameters = parameters.chain(["const __grid_constant__ ahead_ ahead".to_owned()]);
             let names: Vec<_> = template.buffers.iter().map(|b| b.name.as_str()).collect();
+            // What a parameter of that name asks for, where it is more than one.
+            let several = |name: &str| {
+                let at = template.parameters.iter().position(|parameter| parameter == name)?;
+                Some(args[at].as_str()).filter(|&n| n != "1")
+            };
             // Neighbouring threadgroups that exchange numbers (kernels/common/cluster.h).
-            let cluster = template.parameters.iter().position(|name| name == "CLUSTER");
-            let cluster = cluster.map(|at| args[at].as_str()).filter(|&size| size != "1");
+            let cluster = several("CLUSTER");
             let cluster = cluster.map_or(String::new(), |n| format!("__cluster_dims__({n}, 1, 1) "));
+            // Threadgroups whose registers have to fit at the same time.
+            let resident = several("RESIDENT").map_or(String::new(), |n| format!(", {n}"));
             format!(
-                "extern \"C\" __global__ void {cluster}__launch_bounds__({}) {host_name}({}) \
+                "extern \"C\" __global__ void {cluster}__launch_bounds__({}{resident}) {host_name}({}) \
                  {{ LILY_BEGIN(ahead); {call}({}); }}",
                 max_threads.as_deref().unwrap_or("1024"),
                 parameters.collect::<Vec<_>>().join(", "),
