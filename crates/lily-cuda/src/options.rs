@@ -96,6 +96,16 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
+    /// How kernels are shaped, where exact products leave no choice.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let tuning = self.tuning.clone();
+        match self.activations {
+            // Chunks multiply through bf16.
+            Elem::F32 => Tuning { scan_chunk: 0, ..tuning },
+            _ => tuning,
+        }
+    }
+
     /// What a device with these choices says of itself. Plans depend on no more of it than this, so
     /// they can be built where there is no such device.
     pub fn facts(&self, name: String, multiprocessors: usize) -> DeviceFacts {
@@ -117,7 +127,7 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
      matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, gated_rows=N, \
-     gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
+     gated_simdgroups=N, down_rows=N, scan_block=N, scan_chunk=N, delta_lanes=N, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -185,6 +195,7 @@ impl CudaOptions {
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
+                    "scan_chunk" => (&mut tuning.scan_chunk, &[0, 16]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
                 };
@@ -224,6 +235,13 @@ mod tests {
     }
 
     #[test]
+    fn exact_products_leave_the_scan_no_chunks() {
+        let of = |words: &str| words.parse::<CudaOptions>().unwrap().tuning().scan_chunk;
+        assert_eq!((of(""), of("scan_chunk=0")), (16, 0));
+        assert_eq!((of("activations=f32"), of("activations=f32,scan_chunk=16")), (0, 0));
+    }
+
+    #[test]
     fn a_word_that_means_nothing_is_refused_by_name() {
         for word in [
             "fast",
@@ -232,6 +250,7 @@ mod tests {
             "graph ",
             "expert_tile=8",
             "scan_block=3",
+            "scan_chunk=32",
             "ahead=-1",
             "matmul_block=64x128",
             "matmul_block=64x128x0x4",

@@ -134,7 +134,7 @@ impl CudaModel {
     }
 
     fn lower(&self, plan: &ValidPlan) -> Result<Program, CudaError> {
-        Ok(lower(plan, &self.manifest, &self.options.tuning)?)
+        Ok(lower(plan, &self.manifest, &self.options.tuning())?)
     }
 
     fn prepare_plan(&mut self, plan: ValidPlan) -> Result<PlanId, CudaError> {

@@ -1,0 +1,367 @@
+// The gated delta rule over many rows, a chunk of 16 tokens at a time, by products of matrix tiles.
+#pragma once
+#include "common/activation.h"
+#include "common/control.h"
+#include "common/split_tile.h"
+#include "gated_delta/state.h"
+
+// Sizes of a threadgroup.
+template <int KEY_DIM> struct chunk_layout {
+  enum : int {
+    TOKENS = 16,                                        // of a chunk
+    VALUES = 32,                                        // value rows of the threadgroup
+    SIMDGROUPS = 8,
+    KEY_TILES = KEY_DIM / 16,
+    LD = 2 * KEY_DIM + 8,                               // elements from token to token: high pieces, low pieces
+    TILE = TOKENS * TOKENS
+  };
+};
+
+// c += the products of the tokens of `left` (rows) with those of `right` (columns), over the key tiles FROM .. TO.
+template <int KEY_DIM, int FROM, int TO>
+METAL_FUNC void add_token_products(thread split_c& c, const threadgroup bfloat* left, const threadgroup bfloat* right) {
+  constexpr uint LD = chunk_layout<KEY_DIM>::LD;
+  UNROLL for (int d = FROM; d < TO; d++) {
+    split_a a;
+    split_b b;
+    split_load_a(a, left + d * 16, KEY_DIM, LD);
+    split_load_bt(b, right + d * 16, KEY_DIM, LD);
+    split_mma(c, a, b);
+  }
+}
+
+// Norms N tokens, of which each lane holds one vector, and lays them down in two pieces. The norm is that of scan.h.
+template <int KEY_DIM, int N> METAL_FUNC void lay_normed(threadgroup bfloat* to, thread float4* x, float scale, uint lane) {
+  constexpr uint LD = chunk_layout<KEY_DIM>::LD;
+  float sums[N];
+  UNROLL for (int j = 0; j < N; j++) {
+    if (int(lane) >= KEY_DIM / 4) x[j] = float4(0.0f);
+    sums[j] = dot_onto(0.0f, x[j], x[j]);
+  }
+  sums_over<1, N>(sums);
+  UNROLL for (int j = 0; j < N; j++) {
+    const float4 normed = x[j] * rsqrt((sums[j] + L2_EPS) * scale);
+    if (int(lane) < KEY_DIM / 4) {
+      *(threadgroup uint2*)(to + j * LD + lane * 4) = as_type<uint2>(bfloat4(normed));
+      *(threadgroup uint2*)(to + j * LD + KEY_DIM + lane * 4) = as_type<uint2>(bfloat4(rest_of(normed)));
+    }
+  }
+}
+
+// One vector per lane of each of N tokens from number `first` on; from `rows` on the last one stands in.
+template <int WIDTH, int KEY_DIM, int N>
+METAL_FUNC void load_tokens(thread float4* x, const device float* column, int first, int rows, uint lane) {
+  UNROLL for (int j = 0; j < N; j++) {
+    const device float* token = column + size_t(min(first + j, rows - 1)) * WIDTH;
+    x[j] = ((const device float4*)token)[min(int(lane), KEY_DIM / 4 - 1)];
+  }
+}
+
+// The rule, operands and meaning of scan.h. Of a chunk, with S the state before it, G(i, j) the product of the decays
+// of tokens i + 1 .. j and G(j) that of all up to j:
+//   L(j, i)   = sigmoid(b(j)) G(i, j) k(i)k(j)  for i < j;   T = (1 + L)^-1
+//   u(j)      = sum_{i <= j} T(j, i) sigmoid(b(i)) (v(i) - G(i) S k(i))
+//   out(j)    = G(j) S q(j) + sum_{i <= j} G(i, j) k(i)q(j) u(i)
+//   S        <- G(last) S + sum_i G(i, last) u(i) k(i)^T
+// where products of matrices go through bfloat in two pieces (common/split_tile.h) and everything else is f32, the
+// inverse by substitution. G(i, j) is a running product, never a quotient.
+//
+// qkv      f32 [T, 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM], [q | k | v], each head-major
+// a, b     f32 [T, VALUE_HEADS]
+// a_log, dt_bias  f32 [VALUE_HEADS]
+// state    f32 [VALUE_HEADS, VALUE_DIM, KEY_DIM], read and written
+// out      f32 [T, VALUE_HEADS * VALUE_DIM]
+// control  control block
+//
+// Threadgroup: 32 value rows of one head, grid (VALUE_HEADS * VALUE_DIM / 32); rows of the state never meet. What
+// depends on keys and queries alone is worked out anew by each of the threadgroups of a head.
+// Simdgroups 0 to 3 hold the state, 16 value rows each as sums of tiles, the transposed way round, so that sums become
+// left operands without leaving the registers: 0 and 1 multiply it with the keys and work out u, 2 and 3 hold the same
+// rows again, multiply them with the queries and write the results. Both update it, alike.
+// Simdgroups 4 and 5 norm the tokens of the next chunk; 6 works out gates and T; 7 the products of tokens. Of every
+// chunk there are three parts with a barrier after each:
+//   0, 1        S k         u             S
+//   2, 3        S q                       out, S
+//   4, 5        next keys                 next queries
+//   6           T           next gates
+//   7           k q         next k k ..   .. and L
+//
+// Threadgroup memory: 96 * KEY_DIM * 2 + 7424 bytes, 32000 for KEY_DIM = 128.
+// Requires KEY_DIM % 16 == 0, KEY_DIM <= 128, VALUE_DIM % 32 == 0.
+// Order of the sums: over a row of the state, tile by tile, those of the pieces apart; the same for every row. Chunks
+// count from the first row of the step, so cutting a prompt into others changes results by rounding only. Equal to
+// scan.h's within 1e-5 of the largest number of a result.
+// Source of the idea: the chunked form of the delta rule (Yang et al., 2024), with the pieces of bfloat of mixed
+// precision products.
+template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
+[[kernel, max_total_threads_per_threadgroup(256)]] void gated_delta_chunks(
+    const device uint* control [[buffer(0)]],
+    const device float* qkv [[buffer(1)]],
+    const device float* a [[buffer(2)]],
+    const device float* b [[buffer(3)]],
+    const device float* a_log [[buffer(4)]],
+    const device float* dt_bias [[buffer(5)]],
+    device float* state [[buffer(6)]],
+    device float* out [[buffer(7)]],
+    uint group [[threadgroup_position_in_grid]],
+    uint sg [[simdgroup_index_in_threadgroup]],
+    uint lane [[thread_index_in_simdgroup]]) {
+  typedef chunk_layout<KEY_DIM> layout;
+  constexpr int TOKENS = layout::TOKENS, VALUES = layout::VALUES, KEY_TILES = layout::KEY_TILES;
+  constexpr int TILE = layout::TILE, SLICES = VALUE_DIM / VALUES, SHARE = TOKENS / 2;
+  constexpr uint LD = layout::LD;
+  constexpr int WIDTH = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
+  threadgroup uint4 key_memory[2 * TOKENS * layout::LD / 8];
+  threadgroup uint4 query_memory[TOKENS * layout::LD / 8];
+  threadgroup float4 couplings[TILE / 4];               // [i, j]: L(j, i); nobody reads i = j
+  threadgroup float4 reach[TILE / 4];                   // [i, j]: G(i, j), 0 for j < i
+  threadgroup uint4 solution_memory[TILE / 4];          // [j, i]: T(j, i), high pieces, then low ones
+  threadgroup uint4 score_memory[TILE / 4];             // [i, j]: G(i, j) k(i)q(j), the same
+  threadgroup float4 updates[VALUES * TOKENS / 4];      // [value, j]: u(j)
+  threadgroup float4 gates[2 * TOKENS];                 // of j: G(j), sigmoid(b), G(j) sigmoid(b), G(j, last)
+  threadgroup bfloat* keys = (threadgroup bfloat*)key_memory;
+  threadgroup bfloat* queries = (threadgroup bfloat*)query_memory;
+  threadgroup bfloat* solution = (threadgroup bfloat*)solution_memory;
+  threadgroup bfloat* scores = (threadgroup bfloat*)score_memory;
+
+  const bool holds_state = sg < 4, solves = sg < 2, stages = sg / 2 == 2, gates_tokens = sg == 6;
+  const int head = int(group) / SLICES, slice = int(group) % SLICES;
+  const int key_column = head / (VALUE_HEADS / KEY_HEADS) * KEY_DIM;
+  const int tile_value = int(sg % 2) * 16 + int(tile_row(lane));  // this lane's first value row, of the threadgroup's
+  const int value = slice * VALUES + tile_value;
+  const int column = int(tile_column(lane));
+  const int own = int(sg % 2) * SHARE;                  // first token of a chunk that this simdgroup norms
+  LILY_TRIGGER();
+  const float rate = a_log[head], bias = dt_bias[head];
+
+  LILY_WAIT();
+  const int rows = int(active_rows<false>(control));
+  const int chunks = (rows + TOKENS - 1) / TOKENS;
+  const device float* query_rows = qkv + key_column;
+  const device float* key_rows = qkv + KEY_HEADS * KEY_DIM + key_column;
+  const device float* value_rows = qkv + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + value;
+  device float* state_rows = state + size_t(head * VALUE_DIM + value) * KEY_DIM;
+
+  tile_c s[KEY_TILES];
+  float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
+  float4 k_next[SHARE], q_next[SHARE];
+  float a_next = 0.0f, b_next = 0.0f;
+  if (holds_state) {
+    UNROLL for (int d = 0; d < KEY_TILES; d++) {
+      UNROLL for (int i = 0; i < 2; i++) {
+        UNROLL for (int j = 0; j < 2; j++) {
+          const device float* from = state_rows + 8 * i * KEY_DIM + d * 16 + j * 8 + column;
+          tile_set_pair(s[d], i, j, *(const device float2*)from);
+        }
+      }
+    }
+  } else if (stages) {
+    load_tokens<WIDTH, KEY_DIM, SHARE>(k_next, key_rows, own, rows, lane);
+    load_tokens<WIDTH, KEY_DIM, SHARE>(q_next, query_rows, own, rows, lane);
+  } else if (gates_tokens) {
+    const int t = min(int(lane) % TOKENS, rows - 1);
+    a_next = a[size_t(t) * VALUE_HEADS + head];
+    b_next = b[size_t(t) * VALUE_HEADS + head];
+  }
+
+  // Chunk n; before the first one only what the other simdgroups do for the next.
+  for (int n = -1; n < chunks; n++) {
+    const int t0 = n * TOKENS, next = t0 + TOKENS;
+    const bool now = n >= 0, more = n + 1 < chunks;
+    threadgroup bfloat* k = keys + (n & 1) * (TOKENS * layout::LD);
+    threadgroup bfloat* k_after = keys + (~n & 1) * (TOKENS * layout::LD);
+    const threadgroup float4* gate = gates + (n & 1) * TOKENS;
+    threadgroup float4* gate_after = gates + (~n & 1) * TOKENS;
+    split_c sums;                                       // S k, S q, or products of tokens
+    tile_c u;
+    split_zero(sums);
+    tile_zero(u);
+
+    if (holds_state) {
+      if (now) {
+        const threadgroup bfloat* tokens = solves ? k : queries;
+        UNROLL for (int d = 0; d < KEY_TILES; d++) {
+          split_a left;
+          split_b right;
+          split_from_sums(left, s[d]);
+          split_load_bt(right, tokens + d * 16, KEY_DIM, LD);
+          split_mma(sums, left, right);
+        }
+      }
+    } else if (stages) {
+      if (more) {
+        lay_normed<KEY_DIM, SHARE>(k_after + own * LD, k_next, 1.0f, lane);
+        load_tokens<WIDTH, KEY_DIM, SHARE>(k_next, key_rows, next + TOKENS + own, rows, lane);
+      }
+    } else if (gates_tokens) {
+      if (now) {
+        // Each lane solves for one column of T; the upper half of the lanes lays down the low pieces.
+        const int c = int(lane) % TOKENS;
+        float x[TOKENS];
+        UNROLL for (int j = 0; j < TOKENS; j++) x[j] = j == c ? 1.0f : 0.0f;
+        UNROLL for (int i = 0; i < TOKENS; i++) {
+          UNROLL for (int w = 0; w < TOKENS / 4; w++) {
+            if (w * 4 + 3 > i) {
+              const float4 l = couplings[i * (TOKENS / 4) + w];
+              if (w * 4 > i) x[w * 4] -= l.x * x[i];
+              if (w * 4 + 1 > i) x[w * 4 + 1] -= l.y * x[i];
+              if (w * 4 + 2 > i) x[w * 4 + 2] -= l.z * x[i];
+              x[w * 4 + 3] -= l.w * x[i];
+            }
+          }
+        }
+        UNROLL for (int j = 0; j < TOKENS; j++) {
+          const bfloat high = bfloat(x[j]);
+          solution[int(lane) / TOKENS * TILE + j * TOKENS + c] = int(lane) < TOKENS ? high : bfloat(x[j] - float(high));
+        }
+      }
+    } else if (now) {
+      add_token_products<KEY_DIM, 0, KEY_TILES>(sums, k, queries);
+      UNROLL for (int i = 0; i < 2; i++) {
+        UNROLL for (int j = 0; j < 2; j++) {
+          const int at = (int(tile_row(lane)) + 8 * i) * TOKENS + 8 * j + column;
+          const float2 score = split_pair(sums, i, j) * *((const threadgroup float2*)reach + at / 2);
+          *(threadgroup bfloat2*)(scores + at) = bfloat2(score);
+          *(threadgroup bfloat2*)(scores + TILE + at) = bfloat2(rest_of(score));
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    if (solves) {
+      if (now) {
+        tile_c wanted;
+        UNROLL for (int j = 0; j < 2; j++) {
+          const float4 first = gate[8 * j + column], second = gate[8 * j + column + 1];
+          UNROLL for (int i = 0; i < 2; i++) {
+            const float2 sk = split_pair(sums, i, j);
+            tile_set_pair(wanted, i, j,
+                          float2(first.y, second.y) * v[i][j] - float2(first.z, second.z) * sk);
+          }
+        }
+        split_a left;
+        split_b right;
+        split_from_sums(left, wanted);
+        split_load_bt(right, solution, TILE, TOKENS);
+        split_zero(sums);
+        split_mma(sums, left, right);
+        UNROLL for (int i = 0; i < 2; i++) {
+          UNROLL for (int j = 0; j < 2; j++) tile_set_pair(u, i, j, split_pair(sums, i, j));
+        }
+        tile_store(u, (threadgroup float*)updates + int(sg) * TILE, TOKENS);
+      }
+      UNROLL for (int j = 0; j < 2; j++) {
+        const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
+        UNROLL for (int i = 0; i < 2; i++) {
+          v[i][j] = float2(value_rows[size_t(t) * WIDTH + 8 * i], value_rows[size_t(after) * WIDTH + 8 * i]);
+        }
+      }
+    } else if (gates_tokens) {
+      if (more) {
+        // A lane works out the gates of one token; tokens beyond the last row have strength 0 and no decay.
+        const int token = int(lane) % TOKENS;
+        const bool real = next + token < rows;
+        const float decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
+        const float strength = real ? sigmoid(b_next) : 0.0f;
+        float whole = 1.0f, part = 1.0f, parts[TOKENS];
+        UNROLL for (int j = 0; j < TOKENS; j++) {
+          const float d = simd_shuffle(decay, ushort(j));
+          if (j <= token) whole *= d;
+          else part *= d;
+          parts[j] = j < token ? 0.0f : part;
+        }
+        if (int(lane) < TOKENS) {
+          gate_after[token] = float4(whole, strength, whole * strength, part);
+          UNROLL for (int w = 0; w < TOKENS / 4; w++) {
+            reach[token * (TOKENS / 4) + w] =
+                float4(parts[w * 4], parts[w * 4 + 1], parts[w * 4 + 2], parts[w * 4 + 3]);
+          }
+        }
+        const int t = min(next + TOKENS + token, rows - 1);
+        a_next = a[size_t(t) * VALUE_HEADS + head];
+        b_next = b[size_t(t) * VALUE_HEADS + head];
+      }
+    } else if (!holds_state && !stages) {
+      if (more) {
+        split_zero(sums);
+        add_token_products<KEY_DIM, 0, KEY_TILES / 2>(sums, k_after, k_after);
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+
+    if (holds_state) {
+      if (now) {
+        split_a left;
+        if (!solves) {
+          UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL for (int j = 0; j < 2; j++) {
+              const int at = (tile_value + 8 * i) * TOKENS + 8 * j + column;
+              tile_set_pair(u, i, j, *((const threadgroup float2*)updates + at / 2));
+            }
+          }
+          split_c result;
+          split_b right;
+          split_zero(result);
+          split_from_sums(left, u);
+          split_load_b(right, scores, TILE, TOKENS);
+          split_mma(result, left, right);
+          UNROLL for (int j = 0; j < 2; j++) {
+            const int t = t0 + 8 * j + column;
+            const float2 all = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
+            UNROLL for (int i = 0; i < 2; i++) {
+              const float2 y = all * split_pair(sums, i, j) + split_pair(result, i, j);
+              device float* to = out + (size_t(t) * VALUE_HEADS + head) * VALUE_DIM + value + 8 * i;
+              if (t < rows) to[0] = y.x;
+              if (t + 1 < rows) to[VALUE_HEADS * VALUE_DIM] = y.y;
+            }
+          }
+        }
+        UNROLL for (int j = 0; j < 2; j++) {
+          const float2 remains = float2(gate[8 * j + column].w, gate[8 * j + column + 1].w);
+          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(u, i, j, tile_pair(u, i, j) * remains);
+        }
+        split_from_sums(left, u);
+        const float decay = gate[TOKENS - 1].x;
+        UNROLL for (int d = 0; d < KEY_TILES; d++) {
+          split_b right;
+          split_load_b(right, k + d * 16, KEY_DIM, LD);
+          UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL for (int j = 0; j < 2; j++) tile_set_pair(s[d], i, j, tile_pair(s[d], i, j) * decay);
+          }
+          tile_mma(s[d], left.high, right.high);
+          tile_mma(s[d], left.high, right.low);
+          tile_mma(s[d], left.low, right.high);
+        }
+      }
+    } else if (stages) {
+      if (more) {
+        lay_normed<KEY_DIM, SHARE>(queries + own * LD, q_next, float(KEY_DIM), lane);
+        load_tokens<WIDTH, KEY_DIM, SHARE>(q_next, query_rows, next + TOKENS + own, rows, lane);
+      }
+    } else if (!gates_tokens) {
+      if (more) {
+        add_token_products<KEY_DIM, KEY_TILES / 2, KEY_TILES>(sums, k_after, k_after);
+        UNROLL for (int j = 0; j < 2; j++) {
+          const int of = 8 * j + column;
+          const float2 strength = float2(gate_after[of].y, gate_after[of + 1].y);
+          UNROLL for (int i = 0; i < 2; i++) {
+            const int at = ((int(tile_row(lane)) + 8 * i) * TOKENS + of) / 2;
+            const float2 l = strength * *((const threadgroup float2*)reach + at) * split_pair(sums, i, j);
+            *((threadgroup float2*)couplings + at) = l;
+          }
+        }
+      }
+    }
+    threadgroup_barrier(mem_flags::mem_threadgroup);
+  }
+
+  if (solves) {
+    UNROLL for (int d = 0; d < KEY_TILES; d++) {
+      UNROLL for (int i = 0; i < 2; i++) {
+        UNROLL for (int j = 0; j < 2; j++) {
+          *(device float2*)(state_rows + 8 * i * KEY_DIM + d * 16 + j * 8 + column) = tile_pair(s[d], i, j);
+        }
+      }
+    }
+  }
+}
