@@ -68,6 +68,11 @@ template <class T> LILY_FUNC void tile_from_sums(tile_a<T>& a, const tile_c& c) 
   _Pragma("unroll") for (int i = 0; i < 4; i++) a.words[i] = as_type<uint>(vec<T, 2>(c.sums[i]));
 }
 
+// Both halves of a word at once: taken one by one they are taken apart and put together again.
+template <> LILY_FUNC void tile_from_sums(tile_a<bfloat>& a, const tile_c& c) {
+  _Pragma("unroll") for (int i = 0; i < 4; i++) a.words[i] = bfloat_pair_(c.sums[i].x, c.sums[i].y);
+}
+
 #define LILY_TILE_MMA(T, name)                                                                              \
   LILY_FUNC void tile_mma(tile_c& c, const tile_a<T>& a, const tile_b<T>& b) {                              \
     _Pragma("unroll") for (int j = 0; j < 2; j++) {                                                         \

@@ -17,11 +17,11 @@ template <int KEY_DIM> struct chunk_layout {
   };
 };
 
-// c += the products of the tokens of `left` (rows) with those of `right` (columns), over the key tiles FROM .. TO.
-template <int KEY_DIM, int FROM, int TO>
+// c += the products of the tokens of `left` (rows) with those of `right` (columns), over N key tiles.
+template <int KEY_DIM, int N>
 METAL_FUNC void add_token_products(thread split_c& c, const threadgroup bfloat* left, const threadgroup bfloat* right) {
   constexpr uint LD = chunk_layout<KEY_DIM>::LD;
-  UNROLL for (int d = FROM; d < TO; d++) {
+  UNROLL for (int d = 0; d < N; d++) {
     split_a a;
     split_b b;
     split_load_a(a, left + d * 16, KEY_DIM, LD);
@@ -30,30 +30,56 @@ METAL_FUNC void add_token_products(thread split_c& c, const threadgroup bfloat* 
   }
 }
 
-// Norms N tokens, of which each lane holds one vector, and lays them down in two pieces. The norm is that of scan.h.
-template <int KEY_DIM, int N> METAL_FUNC void lay_normed(threadgroup bfloat* to, thread float4* x, float scale, uint lane) {
+// c += the state times the tokens (columns), over the key tiles FROM .. TO.
+template <int KEY_DIM, int FROM, int TO>
+METAL_FUNC void add_state_products(thread split_c& c, thread tile_c* s, const threadgroup bfloat* tokens) {
   constexpr uint LD = chunk_layout<KEY_DIM>::LD;
-  float sums[N];
-  UNROLL for (int j = 0; j < N; j++) {
-    if (int(lane) >= KEY_DIM / 4) x[j] = float4(0.0f);
-    sums[j] = dot_onto(0.0f, x[j], x[j]);
-  }
-  sums_over<1, N>(sums);
-  UNROLL for (int j = 0; j < N; j++) {
-    const float4 normed = x[j] * rsqrt((sums[j] + L2_EPS) * scale);
-    if (int(lane) < KEY_DIM / 4) {
-      *(threadgroup uint2*)(to + j * LD + lane * 4) = as_type<uint2>(bfloat4(normed));
-      *(threadgroup uint2*)(to + j * LD + KEY_DIM + lane * 4) = as_type<uint2>(bfloat4(rest_of(normed)));
-    }
+  UNROLL for (int d = FROM; d < TO; d++) {
+    split_a a;
+    split_b b;
+    split_from_sums(a, s[d]);
+    split_load_bt(b, tokens + d * 16, KEY_DIM, LD);
+    split_mma(c, a, b);
   }
 }
 
-// One vector per lane of each of N tokens from number `first` on; from `rows` on the last one stands in.
-template <int WIDTH, int KEY_DIM, int N>
-METAL_FUNC void load_tokens(thread float4* x, const device float* column, int first, int rows, uint lane) {
-  UNROLL for (int j = 0; j < N; j++) {
-    const device float* token = column + size_t(min(first + j, rows - 1)) * WIDTH;
-    x[j] = ((const device float4*)token)[min(int(lane), KEY_DIM / 4 - 1)];
+// Eight tokens in the registers of a simdgroup: eight lanes share one, so that its norm costs few shuffles.
+template <int KEY_DIM> struct staged_tokens {
+  enum : int { OF_LANE = 2, VECTORS = KEY_DIM / 32 };
+  float4 x[OF_LANE][VECTORS];
+};
+
+// Tokens from number `first` on; from `rows` on the last one stands in.
+template <int WIDTH, int KEY_DIM>
+METAL_FUNC void load_tokens(thread staged_tokens<KEY_DIM>& tokens, const device float* column, int first, int rows,
+                            uint lane) {
+  UNROLL for (int r = 0; r < 2; r++) {
+    const device float* token = column + size_t(min(first + r * 4 + int(lane / 8), rows - 1)) * WIDTH;
+    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) tokens.x[r][i] = ((const device float4*)token)[i * 8 + lane % 8];
+  }
+}
+
+// Norms them as scan.h does, times a factor of which `scale` is the inverse square, and lays them down in two pieces.
+template <int KEY_DIM>
+METAL_FUNC void lay_normed(threadgroup bfloat* to, thread staged_tokens<KEY_DIM>& tokens, float scale, uint lane) {
+  constexpr uint LD = chunk_layout<KEY_DIM>::LD;
+  float squares[2];
+  UNROLL for (int r = 0; r < 2; r++) {
+    float4 sum = float4(0.0f);
+    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) sum = fma(tokens.x[r][i], tokens.x[r][i], sum);
+    squares[r] = sum_of(sum);
+  }
+  UNROLL for (int m = 1; m < 8; m *= 2) {
+    UNROLL for (int r = 0; r < 2; r++) squares[r] += simd_shuffle_xor(squares[r], ushort(m));
+  }
+  UNROLL for (int r = 0; r < 2; r++) {
+    const float factor = rsqrt((squares[r] + L2_EPS) * scale);
+    threadgroup bfloat* row = to + (r * 4 + lane / 8) * LD + lane % 8 * 4;
+    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) {
+      const float4 normed = tokens.x[r][i] * factor;
+      *(threadgroup uint2*)(row + i * 32) = as_type<uint2>(bfloat4(normed));
+      *(threadgroup uint2*)(row + KEY_DIM + i * 32) = as_type<uint2>(bfloat4(rest_of(normed)));
+    }
   }
 }
 
@@ -77,17 +103,16 @@ METAL_FUNC void load_tokens(thread float4* x, const device float* column, int fi
 // depends on keys and queries alone is worked out anew by each of the threadgroups of a head.
 // Simdgroups 0 to 3 hold the state, 16 value rows each as sums of tiles, the transposed way round, so that sums become
 // left operands without leaving the registers: 0 and 1 multiply it with the keys and work out u, 2 and 3 hold the same
-// rows again, multiply them with the queries and write the results. Both update it, alike.
-// Simdgroups 4 and 5 norm the tokens of the next chunk; 6 works out gates and T; 7 the products of tokens. Of every
-// chunk there are three parts with a barrier after each:
-//   0, 1        S k         u             S
-//   2, 3        S q                       out, S
-//   4, 5        next keys                 next queries
-//   6           T           next gates
-//   7           k q         next k k ..   .. and L
+// rows again, multiply them with the queries and write the results. Both update it, alike. The others prepare: of every
+// chunk there are three parts with a barrier after each, of which the chain S k, u, S has the most to do:
+//   0, 1        S k                 u                        S
+//   2, 3        S q                 the rest of it           out, S
+//   4, 5        next keys           half of next k k each    5: their sum, and L
+//   6           half of k q         the rest of it           half of next queries
+//   7           T                   next decays, from j to i half of next queries, decays of the next but one
 //
 // Threadgroup memory: 96 * KEY_DIM * 2 + 7424 bytes, 32000 for KEY_DIM = 128.
-// Requires KEY_DIM % 16 == 0, KEY_DIM <= 128, VALUE_DIM % 32 == 0.
+// Requires KEY_DIM % 32 == 0, KEY_DIM <= 128, VALUE_DIM % 32 == 0.
 // Order of the sums: over a row of the state, tile by tile, those of the pieces apart; the same for every row. Chunks
 // count from the first row of the step, so cutting a prompt into others changes results by rounding only. Equal to
 // scan.h's within 1e-5 of the largest number of a result.
@@ -108,12 +133,13 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     uint lane [[thread_index_in_simdgroup]]) {
   typedef chunk_layout<KEY_DIM> layout;
   constexpr int TOKENS = layout::TOKENS, VALUES = layout::VALUES, KEY_TILES = layout::KEY_TILES;
-  constexpr int TILE = layout::TILE, SLICES = VALUE_DIM / VALUES, SHARE = TOKENS / 2;
+  constexpr int TILE = layout::TILE, SLICES = VALUE_DIM / VALUES;
+  constexpr int QUERY_TILES = KEY_TILES * 3 / 4;        // of the products of queries, those of the first part
   constexpr uint LD = layout::LD;
   constexpr int WIDTH = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
   threadgroup uint4 key_memory[2 * TOKENS * layout::LD / 8];
   threadgroup uint4 query_memory[TOKENS * layout::LD / 8];
-  threadgroup float4 couplings[TILE / 4];               // [i, j]: L(j, i); nobody reads i = j
+  threadgroup float4 couplings[TILE / 4];               // [i, j]: k(i)k(j) of one half, then L(j, i), of i < j
   threadgroup float4 reach[TILE / 4];                   // [i, j]: G(i, j), 0 for j < i
   threadgroup uint4 solution_memory[TILE / 4];          // [j, i]: T(j, i), high pieces, then low ones
   threadgroup uint4 score_memory[TILE / 4];             // [i, j]: G(i, j) k(i)q(j), the same
@@ -124,28 +150,30 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   threadgroup bfloat* solution = (threadgroup bfloat*)solution_memory;
   threadgroup bfloat* scores = (threadgroup bfloat*)score_memory;
 
-  const bool holds_state = sg < 4, solves = sg < 2, stages = sg / 2 == 2, gates_tokens = sg == 6;
+  const bool holds_state = sg < 4, multiplies_keys = sg < 2, stages_keys = sg / 2 == 2, scores_queries = sg == 6;
   const int head = int(group) / SLICES, slice = int(group) % SLICES;
   const int key_column = head / (VALUE_HEADS / KEY_HEADS) * KEY_DIM;
   const int tile_value = int(sg % 2) * 16 + int(tile_row(lane));  // this lane's first value row, of the threadgroup's
   const int value = slice * VALUES + tile_value;
-  const int column = int(tile_column(lane));
-  const int own = int(sg % 2) * SHARE;                  // first token of a chunk that this simdgroup norms
+  const int row = int(tile_row(lane)), column = int(tile_column(lane));
+  const int own = int(sg % 2) * (TOKENS / 2);           // first token of a chunk that this simdgroup norms
+  const int half = int(sg % 2) * (KEY_DIM / 2);         // first key of the half that it multiplies
+  const int token = int(lane) % TOKENS;
   LILY_TRIGGER();
   const float rate = a_log[head], bias = dt_bias[head];
 
   LILY_WAIT();
   const int rows = int(active_rows<false>(control));
   const int chunks = (rows + TOKENS - 1) / TOKENS;
-  const device float* query_rows = qkv + key_column;
   const device float* key_rows = qkv + KEY_HEADS * KEY_DIM + key_column;
+  const device float* staged_rows = stages_keys ? key_rows : qkv + key_column;
   const device float* value_rows = qkv + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + value;
   device float* state_rows = state + size_t(head * VALUE_DIM + value) * KEY_DIM;
 
   tile_c s[KEY_TILES];
   float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
-  float4 k_next[SHARE], q_next[SHARE];
-  float a_next = 0.0f, b_next = 0.0f;
+  staged_tokens<KEY_DIM> staged;
+  float decay = 1.0f, strength = 0.0f, a_next = 0.0f, b_next = 0.0f;
   if (holds_state) {
     UNROLL for (int d = 0; d < KEY_TILES; d++) {
       UNROLL for (int i = 0; i < 2; i++) {
@@ -155,11 +183,14 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         }
       }
     }
-  } else if (stages) {
-    load_tokens<WIDTH, KEY_DIM, SHARE>(k_next, key_rows, own, rows, lane);
-    load_tokens<WIDTH, KEY_DIM, SHARE>(q_next, query_rows, own, rows, lane);
-  } else if (gates_tokens) {
-    const int t = min(int(lane) % TOKENS, rows - 1);
+  } else {
+    load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, own, rows, lane);
+    // Tokens beyond the last row have strength 0 and no decay.
+    if (token < rows) {
+      decay = decay_gate(a[size_t(token) * VALUE_HEADS + head], rate, bias);
+      strength = sigmoid(b[size_t(token) * VALUE_HEADS + head]);
+    }
+    const int t = min(TOKENS + token, rows - 1);
     a_next = a[size_t(t) * VALUE_HEADS + head];
     b_next = b[size_t(t) * VALUE_HEADS + head];
   }
@@ -173,70 +204,60 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     const threadgroup float4* gate = gates + (n & 1) * TOKENS;
     threadgroup float4* gate_after = gates + (~n & 1) * TOKENS;
     split_c sums;                                       // S k, S q, or products of tokens
+    float2 reaches[2][2];
     tile_c u;
     split_zero(sums);
     tile_zero(u);
 
     if (holds_state) {
       if (now) {
-        const threadgroup bfloat* tokens = solves ? k : queries;
-        UNROLL for (int d = 0; d < KEY_TILES; d++) {
-          split_a left;
-          split_b right;
-          split_from_sums(left, s[d]);
-          split_load_bt(right, tokens + d * 16, KEY_DIM, LD);
-          split_mma(sums, left, right);
-        }
+        add_state_products<KEY_DIM, 0, QUERY_TILES>(sums, s, multiplies_keys ? k : queries);
+        if (multiplies_keys) add_state_products<KEY_DIM, QUERY_TILES, KEY_TILES>(sums, s, k);
       }
-    } else if (stages) {
+    } else if (stages_keys) {
       if (more) {
-        lay_normed<KEY_DIM, SHARE>(k_after + own * LD, k_next, 1.0f, lane);
-        load_tokens<WIDTH, KEY_DIM, SHARE>(k_next, key_rows, next + TOKENS + own, rows, lane);
+        lay_normed<KEY_DIM>(k_after + own * LD, staged, 1.0f, lane);
+        load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, next + TOKENS + own, rows, lane);
       }
-    } else if (gates_tokens) {
+    } else if (scores_queries) {
       if (now) {
-        // Each lane solves for one column of T; the upper half of the lanes lays down the low pieces.
-        const int c = int(lane) % TOKENS;
-        float x[TOKENS];
-        UNROLL for (int j = 0; j < TOKENS; j++) x[j] = j == c ? 1.0f : 0.0f;
-        UNROLL for (int i = 0; i < TOKENS; i++) {
-          UNROLL for (int w = 0; w < TOKENS / 4; w++) {
-            if (w * 4 + 3 > i) {
-              const float4 l = couplings[i * (TOKENS / 4) + w];
-              if (w * 4 > i) x[w * 4] -= l.x * x[i];
-              if (w * 4 + 1 > i) x[w * 4 + 1] -= l.y * x[i];
-              if (w * 4 + 2 > i) x[w * 4 + 2] -= l.z * x[i];
-              x[w * 4 + 3] -= l.w * x[i];
-            }
+        UNROLL for (int i = 0; i < 2; i++) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            reaches[i][j] = *((const threadgroup float2*)reach + ((row + 8 * i) * TOKENS + 8 * j + column) / 2);
           }
         }
-        UNROLL for (int j = 0; j < TOKENS; j++) {
-          const bfloat high = bfloat(x[j]);
-          solution[int(lane) / TOKENS * TILE + j * TOKENS + c] = int(lane) < TOKENS ? high : bfloat(x[j] - float(high));
-        }
+        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k, queries);
       }
     } else if (now) {
-      add_token_products<KEY_DIM, 0, KEY_TILES>(sums, k, queries);
-      UNROLL for (int i = 0; i < 2; i++) {
-        UNROLL for (int j = 0; j < 2; j++) {
-          const int at = (int(tile_row(lane)) + 8 * i) * TOKENS + 8 * j + column;
-          const float2 score = split_pair(sums, i, j) * *((const threadgroup float2*)reach + at / 2);
-          *(threadgroup bfloat2*)(scores + at) = bfloat2(score);
-          *(threadgroup bfloat2*)(scores + TILE + at) = bfloat2(rest_of(score));
+      // Each lane solves for one column of T; the upper half of the lanes lays down the low pieces.
+      float x[TOKENS];
+      UNROLL for (int j = 0; j < TOKENS; j++) x[j] = j == token ? 1.0f : 0.0f;
+      UNROLL for (int i = 0; i < TOKENS; i++) {
+        UNROLL for (int w = 0; w < TOKENS / 4; w++) {
+          if (w * 4 + 3 > i) {
+            const float4 l = couplings[i * (TOKENS / 4) + w];
+            if (w * 4 > i) x[w * 4] -= l.x * x[i];
+            if (w * 4 + 1 > i) x[w * 4 + 1] -= l.y * x[i];
+            if (w * 4 + 2 > i) x[w * 4 + 2] -= l.z * x[i];
+            x[w * 4 + 3] -= l.w * x[i];
+          }
         }
+      }
+      UNROLL for (int j = 0; j < TOKENS; j++) {
+        const float piece = int(lane) < TOKENS ? x[j] : x[j] - float(bfloat(x[j]));
+        solution[int(lane) / TOKENS * TILE + j * TOKENS + token] = bfloat(piece);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    if (solves) {
+    if (multiplies_keys) {
       if (now) {
         tile_c wanted;
         UNROLL for (int j = 0; j < 2; j++) {
           const float4 first = gate[8 * j + column], second = gate[8 * j + column + 1];
           UNROLL for (int i = 0; i < 2; i++) {
             const float2 sk = split_pair(sums, i, j);
-            tile_set_pair(wanted, i, j,
-                          float2(first.y, second.y) * v[i][j] - float2(first.z, second.z) * sk);
+            tile_set_pair(wanted, i, j, float2(first.y, second.y) * v[i][j] - float2(first.z, second.z) * sk);
           }
         }
         split_a left;
@@ -250,49 +271,62 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         }
         tile_store(u, (threadgroup float*)updates + int(sg) * TILE, TOKENS);
       }
-      UNROLL for (int j = 0; j < 2; j++) {
-        const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
-        UNROLL for (int i = 0; i < 2; i++) {
-          v[i][j] = float2(value_rows[size_t(t) * WIDTH + 8 * i], value_rows[size_t(after) * WIDTH + 8 * i]);
-        }
-      }
-    } else if (gates_tokens) {
+    } else if (holds_state) {
+      if (now) add_state_products<KEY_DIM, QUERY_TILES, KEY_TILES>(sums, s, queries);
+    } else if (stages_keys) {
       if (more) {
-        // A lane works out the gates of one token; tokens beyond the last row have strength 0 and no decay.
-        const int token = int(lane) % TOKENS;
-        const bool real = next + token < rows;
-        const float decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
-        const float strength = real ? sigmoid(b_next) : 0.0f;
-        float whole = 1.0f, part = 1.0f, parts[TOKENS];
-        UNROLL for (int j = 0; j < TOKENS; j++) {
-          const float d = simd_shuffle(decay, ushort(j));
-          if (j <= token) whole *= d;
-          else part *= d;
-          parts[j] = j < token ? 0.0f : part;
-        }
-        if (int(lane) < TOKENS) {
-          gate_after[token] = float4(whole, strength, whole * strength, part);
-          UNROLL for (int w = 0; w < TOKENS / 4; w++) {
-            reach[token * (TOKENS / 4) + w] =
-                float4(parts[w * 4], parts[w * 4 + 1], parts[w * 4 + 2], parts[w * 4 + 3]);
+        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k_after + half, k_after + half);
+        if (sg == 4) {
+          UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL for (int j = 0; j < 2; j++) {
+              const int at = ((row + 8 * i) * TOKENS + 8 * j + column) / 2;
+              *((threadgroup float2*)couplings + at) = split_pair(sums, i, j);
+            }
           }
         }
-        const int t = min(next + TOKENS + token, rows - 1);
-        a_next = a[size_t(t) * VALUE_HEADS + head];
-        b_next = b[size_t(t) * VALUE_HEADS + head];
       }
-    } else if (!holds_state && !stages) {
-      if (more) {
-        split_zero(sums);
-        add_token_products<KEY_DIM, 0, KEY_TILES / 2>(sums, k_after, k_after);
+    } else if (scores_queries) {
+      if (now) {
+        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k + KEY_DIM / 2, queries + KEY_DIM / 2);
+        UNROLL for (int i = 0; i < 2; i++) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            const int at = (row + 8 * i) * TOKENS + 8 * j + column;
+            const float2 score = split_pair(sums, i, j) * reaches[i][j];
+            *(threadgroup bfloat2*)(scores + at) = bfloat2(score);
+            *(threadgroup bfloat2*)(scores + TILE + at) = bfloat2(rest_of(score));
+          }
+        }
+      }
+    } else if (more) {
+      // Lane i works out G(i, j) for all j, and G(i).
+      float whole = 1.0f, part = 1.0f, parts[TOKENS];
+      UNROLL for (int j = 0; j < TOKENS; j++) {
+        const float d = simd_shuffle(decay, ushort(j));
+        if (j <= token) whole *= d;
+        else part *= d;
+        parts[j] = j < token ? 0.0f : part;
+      }
+      if (int(lane) < TOKENS) {
+        gate_after[token] = float4(whole, strength, whole * strength, part);
+        UNROLL for (int w = 0; w < TOKENS / 4; w++) {
+          reach[token * (TOKENS / 4) + w] = float4(parts[w * 4], parts[w * 4 + 1], parts[w * 4 + 2], parts[w * 4 + 3]);
+        }
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     if (holds_state) {
+      if (multiplies_keys) {
+        UNROLL for (int j = 0; j < 2; j++) {
+          const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
+          UNROLL for (int i = 0; i < 2; i++) {
+            v[i][j] = float2(value_rows[size_t(t) * WIDTH + 8 * i], value_rows[size_t(after) * WIDTH + 8 * i]);
+          }
+        }
+      }
       if (now) {
         split_a left;
-        if (!solves) {
+        if (!multiplies_keys) {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
               const int at = (tile_value + 8 * i) * TOKENS + 8 * j + column;
@@ -321,41 +355,46 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           UNROLL for (int i = 0; i < 2; i++) tile_set_pair(u, i, j, tile_pair(u, i, j) * remains);
         }
         split_from_sums(left, u);
-        const float decay = gate[TOKENS - 1].x;
+        const float all = gate[TOKENS - 1].x;
         UNROLL for (int d = 0; d < KEY_TILES; d++) {
           split_b right;
           split_load_b(right, k + d * 16, KEY_DIM, LD);
           UNROLL for (int i = 0; i < 2; i++) {
-            UNROLL for (int j = 0; j < 2; j++) tile_set_pair(s[d], i, j, tile_pair(s[d], i, j) * decay);
+            UNROLL for (int j = 0; j < 2; j++) tile_set_pair(s[d], i, j, tile_pair(s[d], i, j) * all);
           }
           tile_mma(s[d], left.high, right.high);
           tile_mma(s[d], left.high, right.low);
           tile_mma(s[d], left.low, right.high);
         }
       }
-    } else if (stages) {
-      if (more) {
-        lay_normed<KEY_DIM, SHARE>(queries + own * LD, q_next, float(KEY_DIM), lane);
-        load_tokens<WIDTH, KEY_DIM, SHARE>(q_next, query_rows, next + TOKENS + own, rows, lane);
-      }
-    } else if (!gates_tokens) {
-      if (more) {
-        add_token_products<KEY_DIM, KEY_TILES / 2, KEY_TILES>(sums, k_after, k_after);
+    } else if (stages_keys) {
+      if (more && sg == 5) {
         UNROLL for (int j = 0; j < 2; j++) {
           const int of = 8 * j + column;
-          const float2 strength = float2(gate_after[of].y, gate_after[of + 1].y);
+          const float2 strengths = float2(gate_after[of].y, gate_after[of + 1].y);
           UNROLL for (int i = 0; i < 2; i++) {
-            const int at = ((int(tile_row(lane)) + 8 * i) * TOKENS + of) / 2;
-            const float2 l = strength * *((const threadgroup float2*)reach + at) * split_pair(sums, i, j);
-            *((threadgroup float2*)couplings + at) = l;
+            const int at = ((row + 8 * i) * TOKENS + of) / 2;
+            const float2 product = *((const threadgroup float2*)couplings + at) + split_pair(sums, i, j);
+            *((threadgroup float2*)couplings + at) = strengths * *((const threadgroup float2*)reach + at) * product;
           }
         }
+      }
+    } else if (more) {
+      lay_normed<KEY_DIM>(queries + own * LD, staged, float(KEY_DIM), lane);
+      load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, next + TOKENS + own, rows, lane);
+      if (!scores_queries) {
+        const bool real = next + TOKENS + token < rows;
+        decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
+        strength = real ? sigmoid(b_next) : 0.0f;
+        const int t = min(next + 2 * TOKENS + token, rows - 1);
+        a_next = a[size_t(t) * VALUE_HEADS + head];
+        b_next = b[size_t(t) * VALUE_HEADS + head];
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  if (solves) {
+  if (multiplies_keys) {
     UNROLL for (int d = 0; d < KEY_TILES; d++) {
       UNROLL for (int i = 0; i < 2; i++) {
         UNROLL for (int j = 0; j < 2; j++) {

@@ -197,7 +197,7 @@ fn chunks_give_what_the_rule_gives_token_by_token() {
     for active in [1, 15, 16, 17, 33] {
         cases.push((Shape { rows: (40, active), ..SMALL }, Tokens::Random));
     }
-    cases.push((Shape { key_heads: 2, key_dim: 16, value_heads: 4, ..SMALL }, Tokens::Random));
+    cases.push((Shape { key_heads: 2, key_dim: 64, value_heads: 4, ..SMALL }, Tokens::Random));
     for (shape, tokens) in cases {
         let error = Inputs::new(shape, tokens).error(|source| source).unwrap();
         eprintln!("{error:.1e}: {tokens:?}, {shape:?}");
@@ -227,8 +227,8 @@ fn faults_in_the_chunks_show() {
         ("t + 1 < rows) to[", "t < rows) to[", 0),
         ("gate[TOKENS - 1].x", "gate[TOKENS - 2].x", 0),
         (
-            "lay_normed<KEY_DIM, SHARE>(queries + own * LD, q_next, float(KEY_DIM), lane)",
-            "lay_normed<KEY_DIM, SHARE>(queries + own * LD, q_next, 1.0f, lane)",
+            "lay_normed<KEY_DIM>(queries + own * LD, staged, float(KEY_DIM), lane)",
+            "lay_normed<KEY_DIM>(queries + own * LD, staged, 1.0f, lane)",
             0,
         ),
         // Barriers left out.

@@ -92,7 +92,7 @@ fn lanes(cx: &Context<'_>, key_dim: usize) -> usize {
 fn by_chunks(cx: &Context<'_>, op: &GatedDelta) -> bool {
     cx.tuning.scan_chunk > 0
         && op.rows >= Tuning::SCAN_CHUNK_ROWS
-        && op.key_dim.is_multiple_of(16)
+        && op.key_dim.is_multiple_of(32)
         && op.key_dim <= 128
         && op.value_dim.is_multiple_of(CHUNK_VALUES)
 }
