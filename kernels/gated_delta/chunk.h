@@ -43,30 +43,38 @@ METAL_FUNC void add_state_products(thread split_c& c, thread tile_c* s, const th
   }
 }
 
-// Eight tokens in the registers of a simdgroup: eight lanes share one, so that its norm costs few shuffles.
-template <int KEY_DIM> struct staged_tokens {
-  enum : int { OF_LANE = 2, VECTORS = KEY_DIM / 32 };
-  float4 x[OF_LANE][VECTORS];
-};
+// Tiles as registers for vectors: two in each.
+METAL_FUNC float4 vector_in(thread tile_c* tiles, int n) {
+  return float4(tile_pair(tiles[n / 2], 0, n % 2), tile_pair(tiles[n / 2], 1, n % 2));
+}
+METAL_FUNC void set_vector_in(thread tile_c* tiles, int n, float4 v) {
+  tile_set_pair(tiles[n / 2], 0, n % 2, v.xy);
+  tile_set_pair(tiles[n / 2], 1, n % 2, v.zw);
+}
 
-// Tokens from number `first` on; from `rows` on the last one stands in.
+// Eight tokens from number `first` on, into KEY_DIM / 32 tiles; from `rows` on the last one stands in. Eight lanes share
+// a token, so that its norm costs few shuffles: each has every eighth vector of two tokens.
 template <int WIDTH, int KEY_DIM>
-METAL_FUNC void load_tokens(thread staged_tokens<KEY_DIM>& tokens, const device float* column, int first, int rows,
-                            uint lane) {
+METAL_FUNC void load_tokens(thread tile_c* staged, const device float* column, int first, int rows, uint lane) {
   UNROLL for (int r = 0; r < 2; r++) {
     const device float* token = column + size_t(min(first + r * 4 + int(lane / 8), rows - 1)) * WIDTH;
-    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) tokens.x[r][i] = ((const device float4*)token)[i * 8 + lane % 8];
+    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) {
+      set_vector_in(staged, r * (KEY_DIM / 32) + i, ((const device float4*)token)[i * 8 + lane % 8]);
+    }
   }
 }
 
 // Norms them as scan.h does, times a factor of which `scale` is the inverse square, and lays them down in two pieces.
 template <int KEY_DIM>
-METAL_FUNC void lay_normed(threadgroup bfloat* to, thread staged_tokens<KEY_DIM>& tokens, float scale, uint lane) {
+METAL_FUNC void lay_normed(threadgroup bfloat* to, thread tile_c* staged, float scale, uint lane) {
   constexpr uint LD = chunk_layout<KEY_DIM>::LD;
   float squares[2];
   UNROLL for (int r = 0; r < 2; r++) {
     float4 sum = float4(0.0f);
-    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) sum = fma(tokens.x[r][i], tokens.x[r][i], sum);
+    UNROLL for (int i = 0; i < KEY_DIM / 32; i++) {
+      const float4 x = vector_in(staged, r * (KEY_DIM / 32) + i);
+      sum = fma(x, x, sum);
+    }
     squares[r] = sum_of(sum);
   }
   UNROLL for (int m = 1; m < 8; m *= 2) {
@@ -76,9 +84,20 @@ METAL_FUNC void lay_normed(threadgroup bfloat* to, thread staged_tokens<KEY_DIM>
     const float factor = rsqrt((squares[r] + L2_EPS) * scale);
     threadgroup bfloat* row = to + (r * 4 + lane / 8) * LD + lane % 8 * 4;
     UNROLL for (int i = 0; i < KEY_DIM / 32; i++) {
-      const float4 normed = tokens.x[r][i] * factor;
-      *(threadgroup uint2*)(row + i * 32) = as_type<uint2>(bfloat4(normed));
-      *(threadgroup uint2*)(row + KEY_DIM + i * 32) = as_type<uint2>(bfloat4(rest_of(normed)));
+      const float4 normed = vector_in(staged, r * (KEY_DIM / 32) + i) * factor;
+      *(threadgroup uint2*)(row + i * 32) = tile_words(normed);
+      *(threadgroup uint2*)(row + KEY_DIM + i * 32) = tile_words(rest_of(normed));
+    }
+  }
+}
+
+// Results of two value rows, 8 apart, at tokens `first`, the next, and both 8 further: those that are active.
+template <int STRIDE> METAL_FUNC void write_results(device float* to, thread float2* y, int first, int rows) {
+  UNROLL for (int j = 0; j < 2; j++) {
+    const int t = first + 8 * j;
+    UNROLL for (int i = 0; i < 2; i++) {
+      if (t < rows) to[size_t(t) * STRIDE + 8 * i] = y[i * 2 + j].x;
+      if (t + 1 < rows) to[size_t(t + 1) * STRIDE + 8 * i] = y[i * 2 + j].y;
     }
   }
 }
@@ -106,10 +125,12 @@ METAL_FUNC void lay_normed(threadgroup bfloat* to, thread staged_tokens<KEY_DIM>
 // rows again, multiply them with the queries and write the results. Both update it, alike. The others prepare: of every
 // chunk there are three parts with a barrier after each, of which the chain S k, u, S has the most to do:
 //   0, 1        S k                 u                        S
-//   2, 3        S q                 the rest of it           out, S
-//   4, 5        next keys           half of next k k each    5: their sum, and L
-//   6           half of k q         the rest of it           half of next queries
-//   7           T                   next decays, from j to i half of next queries, decays of the next but one
+//   2, 3        most of S q         the rest of it           out, S
+//   4           half of next keys   half of next k k         half of next queries
+//   5           half of next keys   half of next k k         L
+//   6           most of k q         the rest of it           half of next queries
+//   7           T                   products of next decays  decays of the next but one
+// Results are written a chunk late, where those simdgroups have time.
 //
 // Threadgroup memory: 96 * KEY_DIM * 2 + 7424 bytes, 32000 for KEY_DIM = 128.
 // Requires KEY_DIM % 32 == 0, KEY_DIM <= 128, VALUE_DIM % 32 == 0.
@@ -134,7 +155,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   typedef chunk_layout<KEY_DIM> layout;
   constexpr int TOKENS = layout::TOKENS, VALUES = layout::VALUES, KEY_TILES = layout::KEY_TILES;
   constexpr int TILE = layout::TILE, SLICES = VALUE_DIM / VALUES;
-  constexpr int QUERY_TILES = KEY_TILES * 3 / 4;        // of the products of queries, those of the first part
+  constexpr int FIRST_TILES = (KEY_TILES * 5 + 7) / 8;  // of the products of queries, those of the first part
   constexpr uint LD = layout::LD;
   constexpr int WIDTH = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
   threadgroup uint4 key_memory[2 * TOKENS * layout::LD / 8];
@@ -151,13 +172,15 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   threadgroup bfloat* scores = (threadgroup bfloat*)score_memory;
 
   const bool holds_state = sg < 4, multiplies_keys = sg < 2, stages_keys = sg / 2 == 2, scores_queries = sg == 6;
+  const bool stages_queries = sg == 4 || sg == 6;
   const int head = int(group) / SLICES, slice = int(group) % SLICES;
   const int key_column = head / (VALUE_HEADS / KEY_HEADS) * KEY_DIM;
   const int tile_value = int(sg % 2) * 16 + int(tile_row(lane));  // this lane's first value row, of the threadgroup's
   const int value = slice * VALUES + tile_value;
   const int row = int(tile_row(lane)), column = int(tile_column(lane));
-  const int own = int(sg % 2) * (TOKENS / 2);           // first token of a chunk that this simdgroup norms
-  const int half = int(sg % 2) * (KEY_DIM / 2);         // first key of the half that it multiplies
+  const int own_key = int(sg % 2) * (TOKENS / 2);       // first token of a chunk whose key this simdgroup norms
+  const int own_query = sg == 4 ? 0 : TOKENS / 2;       // and whose query
+  const int own_keys = int(sg % 2) * (KEY_DIM / 2);     // first key of the half that it multiplies
   const int token = int(lane) % TOKENS;
   LILY_TRIGGER();
   const float rate = a_log[head], bias = dt_bias[head];
@@ -166,13 +189,15 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   const int rows = int(active_rows<false>(control));
   const int chunks = (rows + TOKENS - 1) / TOKENS;
   const device float* key_rows = qkv + KEY_HEADS * KEY_DIM + key_column;
-  const device float* staged_rows = stages_keys ? key_rows : qkv + key_column;
+  const device float* query_rows = qkv + key_column;
   const device float* value_rows = qkv + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + value;
+  device float* out_rows = out + head * VALUE_DIM + value;
   device float* state_rows = state + size_t(head * VALUE_DIM + value) * KEY_DIM;
 
-  tile_c s[KEY_TILES];
+  tile_c s[KEY_TILES];                                  // elsewhere tokens to be staged: keys, then queries
   float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
-  staged_tokens<KEY_DIM> staged;
+  float2 y[4];                                          // the same of results that wait to be written
+  thread tile_c* staged_queries = s + KEY_TILES / 2;
   float decay = 1.0f, strength = 0.0f, a_next = 0.0f, b_next = 0.0f;
   if (holds_state) {
     UNROLL for (int d = 0; d < KEY_TILES; d++) {
@@ -184,7 +209,8 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       }
     }
   } else {
-    load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, own, rows, lane);
+    if (stages_keys) load_tokens<WIDTH, KEY_DIM>(s, key_rows, own_key, rows, lane);
+    if (stages_queries) load_tokens<WIDTH, KEY_DIM>(staged_queries, query_rows, own_query, rows, lane);
     // Tokens beyond the last row have strength 0 and no decay.
     if (token < rows) {
       decay = decay_gate(a[size_t(token) * VALUE_HEADS + head], rate, bias);
@@ -211,13 +237,14 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
 
     if (holds_state) {
       if (now) {
-        add_state_products<KEY_DIM, 0, QUERY_TILES>(sums, s, multiplies_keys ? k : queries);
-        if (multiplies_keys) add_state_products<KEY_DIM, QUERY_TILES, KEY_TILES>(sums, s, k);
+        if (!multiplies_keys && n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, y, t0 - TOKENS + column, rows);
+        add_state_products<KEY_DIM, 0, FIRST_TILES>(sums, s, multiplies_keys ? k : queries);
+        if (multiplies_keys) add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, k);
       }
     } else if (stages_keys) {
       if (more) {
-        lay_normed<KEY_DIM>(k_after + own * LD, staged, 1.0f, lane);
-        load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, next + TOKENS + own, rows, lane);
+        lay_normed<KEY_DIM>(k_after + own_key * LD, s, 1.0f, lane);
+        load_tokens<WIDTH, KEY_DIM>(s, key_rows, next + TOKENS + own_key, rows, lane);
       }
     } else if (scores_queries) {
       if (now) {
@@ -226,7 +253,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
             reaches[i][j] = *((const threadgroup float2*)reach + ((row + 8 * i) * TOKENS + 8 * j + column) / 2);
           }
         }
-        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k, queries);
+        add_token_products<KEY_DIM, FIRST_TILES>(sums, k, queries);
       }
     } else if (now) {
       // Each lane solves for one column of T; the upper half of the lanes lays down the low pieces.
@@ -243,9 +270,12 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           }
         }
       }
-      UNROLL for (int j = 0; j < TOKENS; j++) {
-        const float piece = int(lane) < TOKENS ? x[j] : x[j] - float(bfloat(x[j]));
-        solution[int(lane) / TOKENS * TILE + j * TOKENS + token] = bfloat(piece);
+      threadgroup bfloat* to = solution + int(lane) / TOKENS * TILE + token;
+      UNROLL for (int j = 0; j < TOKENS; j += 2) {
+        const float2 both = float2(x[j], x[j + 1]);
+        const bfloat2 pieces = bfloat2(int(lane) < TOKENS ? both : rest_of(both));
+        to[j * TOKENS] = pieces.x;
+        to[(j + 1) * TOKENS] = pieces.y;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -272,10 +302,10 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         tile_store(u, (threadgroup float*)updates + int(sg) * TILE, TOKENS);
       }
     } else if (holds_state) {
-      if (now) add_state_products<KEY_DIM, QUERY_TILES, KEY_TILES>(sums, s, queries);
+      if (now) add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, queries);
     } else if (stages_keys) {
       if (more) {
-        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k_after + half, k_after + half);
+        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k_after + own_keys, k_after + own_keys);
         if (sg == 4) {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
@@ -287,13 +317,13 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       }
     } else if (scores_queries) {
       if (now) {
-        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k + KEY_DIM / 2, queries + KEY_DIM / 2);
+        add_token_products<KEY_DIM, KEY_TILES - FIRST_TILES>(sums, k + FIRST_TILES * 16, queries + FIRST_TILES * 16);
         UNROLL for (int i = 0; i < 2; i++) {
           UNROLL for (int j = 0; j < 2; j++) {
             const int at = (row + 8 * i) * TOKENS + 8 * j + column;
             const float2 score = split_pair(sums, i, j) * reaches[i][j];
-            *(threadgroup bfloat2*)(scores + at) = bfloat2(score);
-            *(threadgroup bfloat2*)(scores + TILE + at) = bfloat2(rest_of(score));
+            *(threadgroup uint*)(scores + at) = tile_words(score);
+            *(threadgroup uint*)(scores + TILE + at) = tile_words(rest_of(score));
           }
         }
       }
@@ -302,8 +332,8 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       float whole = 1.0f, part = 1.0f, parts[TOKENS];
       UNROLL for (int j = 0; j < TOKENS; j++) {
         const float d = simd_shuffle(decay, ushort(j));
-        if (j <= token) whole *= d;
-        else part *= d;
+        whole *= j <= token ? d : 1.0f;
+        part *= j <= token ? 1.0f : d;
         parts[j] = j < token ? 0.0f : part;
       }
       if (int(lane) < TOKENS) {
@@ -326,6 +356,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       }
       if (now) {
         split_a left;
+        split_c result;
         if (!multiplies_keys) {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
@@ -333,22 +364,11 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
               tile_set_pair(u, i, j, *((const threadgroup float2*)updates + at / 2));
             }
           }
-          split_c result;
           split_b right;
           split_zero(result);
           split_from_sums(left, u);
           split_load_b(right, scores, TILE, TOKENS);
           split_mma(result, left, right);
-          UNROLL for (int j = 0; j < 2; j++) {
-            const int t = t0 + 8 * j + column;
-            const float2 all = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
-            UNROLL for (int i = 0; i < 2; i++) {
-              const float2 y = all * split_pair(sums, i, j) + split_pair(result, i, j);
-              device float* to = out + (size_t(t) * VALUE_HEADS + head) * VALUE_DIM + value + 8 * i;
-              if (t < rows) to[0] = y.x;
-              if (t + 1 < rows) to[VALUE_HEADS * VALUE_DIM] = y.y;
-            }
-          }
         }
         UNROLL for (int j = 0; j < 2; j++) {
           const float2 remains = float2(gate[8 * j + column].w, gate[8 * j + column + 1].w);
@@ -366,9 +386,17 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           tile_mma(s[d], left.high, right.low);
           tile_mma(s[d], left.low, right.high);
         }
+        if (!multiplies_keys) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            const float2 remains = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
+            UNROLL for (int i = 0; i < 2; i++) {
+              y[i * 2 + j] = remains * split_pair(sums, i, j) + split_pair(result, i, j);
+            }
+          }
+        }
       }
-    } else if (stages_keys) {
-      if (more && sg == 5) {
+    } else if (more) {
+      if (sg == 5) {
         UNROLL for (int j = 0; j < 2; j++) {
           const int of = 8 * j + column;
           const float2 strengths = float2(gate_after[of].y, gate_after[of + 1].y);
@@ -378,11 +406,10 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
             *((threadgroup float2*)couplings + at) = strengths * *((const threadgroup float2*)reach + at) * product;
           }
         }
-      }
-    } else if (more) {
-      lay_normed<KEY_DIM>(queries + own * LD, staged, float(KEY_DIM), lane);
-      load_tokens<WIDTH, KEY_DIM>(staged, staged_rows, next + TOKENS + own, rows, lane);
-      if (!scores_queries) {
+      } else if (stages_queries) {
+        lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, float(KEY_DIM), lane);
+        load_tokens<WIDTH, KEY_DIM>(staged_queries, query_rows, next + TOKENS + own_query, rows, lane);
+      } else {
         const bool real = next + TOKENS + token < rows;
         decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
         strength = real ? sigmoid(b_next) : 0.0f;
@@ -394,6 +421,9 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
+  if (holds_state && !multiplies_keys && chunks > 0) {
+    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, y, (chunks - 1) * TOKENS + column, rows);
+  }
   if (multiplies_keys) {
     UNROLL for (int d = 0; d < KEY_TILES; d++) {
       UNROLL for (int i = 0; i < 2; i++) {

@@ -221,14 +221,14 @@ fn faults_in_the_chunks_show() {
         ("tile_mma(c.left_low, a.low, b.high);", "", 0),
         ("split_mma(result, left, right);", "tile_mma(result.high, left.high, right.high);", 0),
         // Neighbours of the right tokens.
-        ("if (j <= token) whole *= d;", "if (j < token) whole *= d;", 0),
+        ("whole *= j <= token", "whole *= j < token", 0),
         ("j < token ? 0.0f : part", "part", 0),
         ("real ? sigmoid(b_next)", "true ? sigmoid(b_next)", 0),
         ("t + 1 < rows) to[", "t < rows) to[", 0),
         ("gate[TOKENS - 1].x", "gate[TOKENS - 2].x", 0),
         (
-            "lay_normed<KEY_DIM>(queries + own * LD, staged, float(KEY_DIM), lane)",
-            "lay_normed<KEY_DIM>(queries + own * LD, staged, 1.0f, lane)",
+            "lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, float(KEY_DIM), lane)",
+            "lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, 1.0f, lane)",
             0,
         ),
         // Barriers left out.
