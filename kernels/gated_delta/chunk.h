@@ -92,12 +92,13 @@ METAL_FUNC void lay_normed(threadgroup bfloat* to, thread tile_c* staged, float 
 }
 
 // Results of two value rows, 8 apart, at tokens `first`, the next, and both 8 further: those that are active.
-template <int STRIDE> METAL_FUNC void write_results(device float* to, thread float2* y, int first, int rows) {
+template <int STRIDE> METAL_FUNC void write_results(device float* to, thread split_c& results, int first, int rows) {
   UNROLL for (int j = 0; j < 2; j++) {
     const int t = first + 8 * j;
     UNROLL for (int i = 0; i < 2; i++) {
-      if (t < rows) to[size_t(t) * STRIDE + 8 * i] = y[i * 2 + j].x;
-      if (t + 1 < rows) to[size_t(t + 1) * STRIDE + 8 * i] = y[i * 2 + j].y;
+      const float2 y = split_pair(results, i, j);
+      if (t < rows) to[size_t(t) * STRIDE + 8 * i] = y.x;
+      if (t + 1 < rows) to[size_t(t + 1) * STRIDE + 8 * i] = y.y;
     }
   }
 }
@@ -196,7 +197,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
 
   tile_c s[KEY_TILES];                                  // elsewhere tokens to be staged: keys, then queries
   float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
-  float2 y[4];                                          // the same of results that wait to be written
+  split_c results;                                      // those of the last chunk wait to be written
   thread tile_c* staged_queries = s + KEY_TILES / 2;
   float decay = 1.0f, strength = 0.0f, a_next = 0.0f, b_next = 0.0f;
   if (holds_state) {
@@ -237,7 +238,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
 
     if (holds_state) {
       if (now) {
-        if (!multiplies_keys && n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, y, t0 - TOKENS + column, rows);
+        if (!multiplies_keys && n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, t0 - TOKENS + column, rows);
         add_state_products<KEY_DIM, 0, FIRST_TILES>(sums, s, multiplies_keys ? k : queries);
         if (multiplies_keys) add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, k);
       }
@@ -302,7 +303,14 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         tile_store(u, (threadgroup float*)updates + int(sg) * TILE, TOKENS);
       }
     } else if (holds_state) {
-      if (now) add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, queries);
+      if (now) {
+        add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, queries);
+        split_zero(results);
+        UNROLL for (int j = 0; j < 2; j++) {
+          const float2 remains = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
+          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(results.high, i, j, remains * split_pair(sums, i, j));
+        }
+      }
     } else if (stages_keys) {
       if (more) {
         add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k_after + own_keys, k_after + own_keys);
@@ -356,7 +364,6 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       }
       if (now) {
         split_a left;
-        split_c result;
         if (!multiplies_keys) {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
@@ -364,17 +371,13 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
               tile_set_pair(u, i, j, *((const threadgroup float2*)updates + at / 2));
             }
           }
-          split_b right;
-          split_zero(result);
-          split_from_sums(left, u);
-          split_load_b(right, scores, TILE, TOKENS);
-          split_mma(result, left, right);
         }
+        tile_c kept;
         UNROLL for (int j = 0; j < 2; j++) {
           const float2 remains = float2(gate[8 * j + column].w, gate[8 * j + column + 1].w);
-          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(u, i, j, tile_pair(u, i, j) * remains);
+          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(kept, i, j, tile_pair(u, i, j) * remains);
         }
-        split_from_sums(left, u);
+        split_from_sums(left, kept);
         const float all = gate[TOKENS - 1].x;
         UNROLL for (int d = 0; d < KEY_TILES; d++) {
           split_b right;
@@ -387,12 +390,10 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           tile_mma(s[d], left.low, right.high);
         }
         if (!multiplies_keys) {
-          UNROLL for (int j = 0; j < 2; j++) {
-            const float2 remains = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
-            UNROLL for (int i = 0; i < 2; i++) {
-              y[i * 2 + j] = remains * split_pair(sums, i, j) + split_pair(result, i, j);
-            }
-          }
+          split_b right;
+          split_from_sums(left, u);
+          split_load_b(right, scores, TILE, TOKENS);
+          split_mma(results, left, right);
         }
       }
     } else if (more) {
@@ -422,7 +423,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   }
 
   if (holds_state && !multiplies_keys && chunks > 0) {
-    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, y, (chunks - 1) * TOKENS + column, rows);
+    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, (chunks - 1) * TOKENS + column, rows);
   }
   if (multiplies_keys) {
     UNROLL for (int d = 0; d < KEY_TILES; d++) {
