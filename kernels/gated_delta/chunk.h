@@ -12,7 +12,12 @@ template <int KEY_DIM> struct chunk_layout {
     VALUES = 32,                                        // value rows of the threadgroup
     SIMDGROUPS = 8,
     KEY_TILES = KEY_DIM / 16,
-    LD = 2 * KEY_DIM + 8,                               // elements from token to token: high pieces, low pieces
+    HALF = KEY_TILES / 2,
+    // Elements from token to token: high pieces, low pieces, and 16 bytes that keep eight rows in different banks. They
+    // hold what belongs to the token besides, SIDE vectors from its beginning.
+    LD = 2 * KEY_DIM + 8,
+    PITCH = LD / 8,                                     // in vectors of 16 bytes
+    SIDE = KEY_DIM / 4,
     TILE = TOKENS * TOKENS
   };
 };
@@ -30,16 +35,14 @@ METAL_FUNC void add_token_products(thread split_c& c, const threadgroup bfloat* 
   }
 }
 
-// c += the state times the tokens (columns), over the key tiles FROM .. TO.
-template <int KEY_DIM, int FROM, int TO>
-METAL_FUNC void add_state_products(thread split_c& c, thread tile_c* s, const threadgroup bfloat* tokens) {
+// c += rows of the state, in pieces, times the tokens (columns), over the key tiles of a half.
+template <int KEY_DIM>
+METAL_FUNC void add_state_products(thread split_c& c, thread split_a* state, const threadgroup bfloat* tokens) {
   constexpr uint LD = chunk_layout<KEY_DIM>::LD;
-  UNROLL for (int d = FROM; d < TO; d++) {
-    split_a a;
+  UNROLL for (int d = 0; d < KEY_DIM / 32; d++) {
     split_b b;
-    split_from_sums(a, s[d]);
     split_load_bt(b, tokens + d * 16, KEY_DIM, LD);
-    split_mma(c, a, b);
+    split_mma(c, state[d], b);
   }
 }
 
@@ -91,16 +94,31 @@ METAL_FUNC void lay_normed(threadgroup bfloat* to, thread tile_c* staged, float 
   }
 }
 
-// Results of two value rows, 8 apart, at tokens `first`, the next, and both 8 further: those that are active.
-template <int STRIDE> METAL_FUNC void write_results(device float* to, thread split_c& results, int first, int rows) {
+// Results of two value rows, 8 apart, at tokens `first`, the next, and both 8 further: those that are active. Half of
+// each is in a tile of memory, of which `at` is this lane's first pair.
+template <int STRIDE>
+METAL_FUNC void write_results(device float* to, thread split_c& results, const threadgroup float2* rest, int at, int first,
+                              int rows) {
   UNROLL for (int j = 0; j < 2; j++) {
     const int t = first + 8 * j;
     UNROLL for (int i = 0; i < 2; i++) {
-      const float2 y = split_pair(results, i, j);
+      const float2 y = rest[at + i * 64 + j * 4] + split_pair(results, i, j);
       if (t < rows) to[size_t(t) * STRIDE + 8 * i] = y.x;
       if (t + 1 < rows) to[size_t(t + 1) * STRIDE + 8 * i] = y.y;
     }
   }
+}
+
+// G(i, j) from the lower half of the couplings.
+METAL_FUNC float reach(const threadgroup float* couplings, int i, int j) {
+  const float product = couplings[max(i, j) * 16 + min(i, j)];
+  return i < j ? product : i == j ? 1.0f : 0.0f;
+}
+
+// The gates of a token; beyond the last row strength 0 and no decay.
+METAL_FUNC void lay_gates(threadgroup float4* to, float a, float b, float rate, float bias, bool real) {
+  const float decay = decay_gate(a, rate, bias), strength = sigmoid(b);
+  *to = float4(real ? decay : 1.0f, real ? strength : 0.0f, 0.0f, 0.0f);
 }
 
 // The rule, operands and meaning of scan.h. Of a chunk, with S the state before it, G(i, j) the product of the decays
@@ -121,21 +139,21 @@ template <int STRIDE> METAL_FUNC void write_results(device float* to, thread spl
 //
 // Threadgroup: 32 value rows of one head, grid (VALUE_HEADS * VALUE_DIM / 32); rows of the state never meet. What
 // depends on keys and queries alone is worked out anew by each of the threadgroups of a head.
-// Simdgroups 0 to 3 hold the state, 16 value rows each as sums of tiles, the transposed way round, so that sums become
-// left operands without leaving the registers: 0 and 1 multiply it with the keys and work out u, 2 and 3 hold the same
-// rows again, multiply them with the queries and write the results. Both update it, alike. The others prepare: of every
-// chunk there are three parts with a barrier after each, of which the chain S k, u, S has the most to do:
-//   0, 1        S k                 u                        S
-//   2, 3        most of S q         the rest of it           out, S
-//   4           half of next keys   half of next k k         half of next queries
-//   5           half of next keys   half of next k k         L
-//   6           most of k q         the rest of it           half of next queries
-//   7           T                   products of next decays  decays of the next but one
-// Results are written a chunk late, where those simdgroups have time.
+// Simdgroups 0 to 3 hold the state, 16 value rows by half of the keys each, as sums of tiles the transposed way round,
+// so that sums become left operands without leaving the registers. What they multiply is added up in threadgroup memory;
+// the first half works out u, the second one the results. The others prepare. Of every chunk there are three parts with
+// a barrier after each, and the chain S k, u, S decides how long they are:
+//   0, 1 (first half)    S k                 u, some of S q           the rest of S q, S
+//   2, 3 (second half)   S k                 S q, results before      out, S
+//   4                    half of next keys   half of next k k         decays of the next but one
+//   5                    half of next keys   half of next k k         L
+//   6                    most of k q         the rest of it           half of next queries
+//   7                    T                   products of next decays  half of next queries
 //
-// Threadgroup memory: 96 * KEY_DIM * 2 + 7424 bytes, 32000 for KEY_DIM = 128.
+// Threadgroup memory: 96 * KEY_DIM * 2 + 7936 bytes, 32512 for KEY_DIM = 128.
 // Requires KEY_DIM % 32 == 0, KEY_DIM <= 128, VALUE_DIM % 32 == 0.
-// Order of the sums: over a row of the state, tile by tile, those of the pieces apart; the same for every row. Chunks
+// Order of the sums: over each half of a row of the state, tile by tile, those of the pieces apart, then over both;
+// the same for every row. Chunks
 // count from the first row of the step, so cutting a prompt into others changes results by rounding only. Equal to
 // scan.h's within 1e-5 of the largest number of a result.
 // Source of the idea: the chunked form of the delta rule (Yang et al., 2024), with the pieces of bfloat of mixed
@@ -156,32 +174,38 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   typedef chunk_layout<KEY_DIM> layout;
   constexpr int TOKENS = layout::TOKENS, VALUES = layout::VALUES, KEY_TILES = layout::KEY_TILES;
   constexpr int TILE = layout::TILE, SLICES = VALUE_DIM / VALUES;
-  constexpr int FIRST_TILES = (KEY_TILES * 5 + 7) / 8;  // of the products of queries, those of the first part
+  constexpr int FIRST_TILES = (KEY_TILES * 5 + 7) / 8;  // of the products of tokens, those of the first part
+  constexpr int HALF = layout::HALF;                    // of them, those of half of the keys
+  constexpr int PITCH = layout::PITCH;
   constexpr uint LD = layout::LD;
   constexpr int WIDTH = 2 * KEY_HEADS * KEY_DIM + VALUE_HEADS * VALUE_DIM;
   threadgroup uint4 key_memory[2 * TOKENS * layout::LD / 8];
   threadgroup uint4 query_memory[TOKENS * layout::LD / 8];
-  threadgroup float4 couplings[TILE / 4];               // [i, j]: k(i)k(j) of one half, then L(j, i), of i < j
-  threadgroup float4 reach[TILE / 4];                   // [i, j]: G(i, j), 0 for j < i
+  // [i, j] with i < j: k(i)k(j) of one half, then L(j, i); [j, i]: G(i, j).
+  threadgroup float4 coupling_memory[TILE / 4];
   threadgroup uint4 solution_memory[TILE / 4];          // [j, i]: T(j, i), high pieces, then low ones
   threadgroup uint4 score_memory[TILE / 4];             // [i, j]: G(i, j) k(i)q(j), the same
-  threadgroup float4 updates[VALUES * TOKENS / 4];      // [value, j]: u(j)
-  threadgroup float4 gates[2 * TOKENS];                 // of j: G(j), sigmoid(b), G(j) sigmoid(b), G(j, last)
+  threadgroup float4 update_memory[VALUES * TOKENS / 4];  // [value, j]: S k(j) of the second half, then u(j)
+  threadgroup float4 result_memory[VALUES * TOKENS / 4];  // [value, j]: G(j) S q(j) of the first half
   threadgroup bfloat* keys = (threadgroup bfloat*)key_memory;
   threadgroup bfloat* queries = (threadgroup bfloat*)query_memory;
   threadgroup bfloat* solution = (threadgroup bfloat*)solution_memory;
   threadgroup bfloat* scores = (threadgroup bfloat*)score_memory;
 
-  const bool holds_state = sg < 4, multiplies_keys = sg < 2, stages_keys = sg / 2 == 2, scores_queries = sg == 6;
-  const bool stages_queries = sg == 4 || sg == 6;
+  threadgroup float* couplings = (threadgroup float*)coupling_memory;
+  threadgroup float2* updates = (threadgroup float2*)update_memory;
+  threadgroup float2* rest = (threadgroup float2*)result_memory;
+  threadgroup float4* decays = (threadgroup float4*)query_memory + layout::SIDE;  // of the next tokens: decay, strength
+
+  const bool holds_state = sg < 4, leads = sg < 2, stages_keys = sg / 2 == 2, scores_queries = sg == 6;
   const int head = int(group) / SLICES, slice = int(group) % SLICES;
   const int key_column = head / (VALUE_HEADS / KEY_HEADS) * KEY_DIM;
   const int tile_value = int(sg % 2) * 16 + int(tile_row(lane));  // this lane's first value row, of the threadgroup's
   const int value = slice * VALUES + tile_value;
   const int row = int(tile_row(lane)), column = int(tile_column(lane));
-  const int own_key = int(sg % 2) * (TOKENS / 2);       // first token of a chunk whose key this simdgroup norms
-  const int own_query = sg == 4 ? 0 : TOKENS / 2;       // and whose query
-  const int own_keys = int(sg % 2) * (KEY_DIM / 2);     // first key of the half that it multiplies
+  const int pair = (tile_value * TOKENS + column) / 2;  // this lane's first one among those of values and tokens
+  const int own = int(sg % 2) * (TOKENS / 2);           // first token of a chunk that this simdgroup norms
+  const int from = (holds_state ? int(sg / 2) : int(sg % 2)) * (KEY_DIM / 2);  // first key of its half
   const int token = int(lane) % TOKENS;
   LILY_TRIGGER();
   const float rate = a_log[head], bias = dt_bias[head];
@@ -189,37 +213,33 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   LILY_WAIT();
   const int rows = int(active_rows<false>(control));
   const int chunks = (rows + TOKENS - 1) / TOKENS;
-  const device float* key_rows = qkv + KEY_HEADS * KEY_DIM + key_column;
-  const device float* query_rows = qkv + key_column;
+  const device float* staged_rows = qkv + (stages_keys ? KEY_HEADS * KEY_DIM : 0) + key_column;
   const device float* value_rows = qkv + 2 * KEY_HEADS * KEY_DIM + head * VALUE_DIM + value;
   device float* out_rows = out + head * VALUE_DIM + value;
-  device float* state_rows = state + size_t(head * VALUE_DIM + value) * KEY_DIM;
+  device float* state_rows = state + size_t(head * VALUE_DIM + value) * KEY_DIM + from + column;
 
-  tile_c s[KEY_TILES];                                  // elsewhere tokens to be staged: keys, then queries
+  tile_c s[HALF];                                       // elsewhere tokens to be staged
+  split_a pieces[HALF];                                 // of the state before the chunk
   float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
-  split_c results;                                      // those of the last chunk wait to be written
-  thread tile_c* staged_queries = s + KEY_TILES / 2;
-  float decay = 1.0f, strength = 0.0f, a_next = 0.0f, b_next = 0.0f;
+  split_c results;                                      // of the second half those of the last chunk, not yet written
+  float a_next = 0.0f, b_next = 0.0f;
   if (holds_state) {
-    UNROLL for (int d = 0; d < KEY_TILES; d++) {
+    UNROLL for (int d = 0; d < HALF; d++) {
       UNROLL for (int i = 0; i < 2; i++) {
         UNROLL for (int j = 0; j < 2; j++) {
-          const device float* from = state_rows + 8 * i * KEY_DIM + d * 16 + j * 8 + column;
-          tile_set_pair(s[d], i, j, *(const device float2*)from);
+          tile_set_pair(s[d], i, j, *(const device float2*)(state_rows + 8 * i * KEY_DIM + d * 16 + j * 8));
         }
       }
     }
   } else {
-    if (stages_keys) load_tokens<WIDTH, KEY_DIM>(s, key_rows, own_key, rows, lane);
-    if (stages_queries) load_tokens<WIDTH, KEY_DIM>(staged_queries, query_rows, own_query, rows, lane);
-    // Tokens beyond the last row have strength 0 and no decay.
-    if (token < rows) {
-      decay = decay_gate(a[size_t(token) * VALUE_HEADS + head], rate, bias);
-      strength = sigmoid(b[size_t(token) * VALUE_HEADS + head]);
+    load_tokens<WIDTH, KEY_DIM>(s, staged_rows, own, rows, lane);
+    if (sg == 4) {
+      const int t = min(token, rows - 1), after = min(TOKENS + token, rows - 1);
+      lay_gates(decays + token * PITCH, a[size_t(t) * VALUE_HEADS + head], b[size_t(t) * VALUE_HEADS + head], rate, bias,
+                token < rows);
+      a_next = a[size_t(after) * VALUE_HEADS + head];
+      b_next = b[size_t(after) * VALUE_HEADS + head];
     }
-    const int t = min(TOKENS + token, rows - 1);
-    a_next = a[size_t(t) * VALUE_HEADS + head];
-    b_next = b[size_t(t) * VALUE_HEADS + head];
   }
 
   // Chunk n; before the first one only what the other simdgroups do for the next.
@@ -228,30 +248,37 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     const bool now = n >= 0, more = n + 1 < chunks;
     threadgroup bfloat* k = keys + (n & 1) * (TOKENS * layout::LD);
     threadgroup bfloat* k_after = keys + (~n & 1) * (TOKENS * layout::LD);
-    const threadgroup float4* gate = gates + (n & 1) * TOKENS;
-    threadgroup float4* gate_after = gates + (~n & 1) * TOKENS;
-    split_c sums;                                       // S k, S q, or products of tokens
+    // Of j, at j * PITCH: G(j), sigmoid(b), G(j) sigmoid(b), G(j, last).
+    const threadgroup float4* gate = (const threadgroup float4*)k + layout::SIDE;
+    threadgroup float4* gate_after = (threadgroup float4*)k_after + layout::SIDE;
+    split_c sums;                                       // S k, or products of tokens
     float2 reaches[2][2];
+    split_b q[HALF];
     tile_c u;
     split_zero(sums);
     tile_zero(u);
 
     if (holds_state) {
       if (now) {
-        if (!multiplies_keys && n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, t0 - TOKENS + column, rows);
-        add_state_products<KEY_DIM, 0, FIRST_TILES>(sums, s, multiplies_keys ? k : queries);
-        if (multiplies_keys) add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, k);
+        UNROLL for (int d = 0; d < HALF; d++) split_from_sums(pieces[d], s[d]);
+        add_state_products<KEY_DIM>(sums, pieces, k + from);
+        if (!leads) {
+          UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL for (int j = 0; j < 2; j++) updates[pair + i * 64 + j * 4] = split_pair(sums, i, j);
+          }
+        }
       }
     } else if (stages_keys) {
       if (more) {
-        lay_normed<KEY_DIM>(k_after + own_key * LD, s, 1.0f, lane);
-        load_tokens<WIDTH, KEY_DIM>(s, key_rows, next + TOKENS + own_key, rows, lane);
+        lay_normed<KEY_DIM>(k_after + own * LD, s, 1.0f, lane);
+        load_tokens<WIDTH, KEY_DIM>(s, staged_rows, next + TOKENS + own, rows, lane);
       }
     } else if (scores_queries) {
       if (now) {
         UNROLL for (int i = 0; i < 2; i++) {
           UNROLL for (int j = 0; j < 2; j++) {
-            reaches[i][j] = *((const threadgroup float2*)reach + ((row + 8 * i) * TOKENS + 8 * j + column) / 2);
+            const int of = row + 8 * i, to = 8 * j + column;
+            reaches[i][j] = float2(reach(couplings, of, to), reach(couplings, of, to + 1));
           }
         }
         add_token_products<KEY_DIM, FIRST_TILES>(sums, k, queries);
@@ -263,7 +290,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       UNROLL for (int i = 0; i < TOKENS; i++) {
         UNROLL for (int w = 0; w < TOKENS / 4; w++) {
           if (w * 4 + 3 > i) {
-            const float4 l = couplings[i * (TOKENS / 4) + w];
+            const float4 l = coupling_memory[i * (TOKENS / 4) + w];
             if (w * 4 > i) x[w * 4] -= l.x * x[i];
             if (w * 4 + 1 > i) x[w * 4 + 1] -= l.y * x[i];
             if (w * 4 + 2 > i) x[w * 4 + 2] -= l.z * x[i];
@@ -274,20 +301,22 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       threadgroup bfloat* to = solution + int(lane) / TOKENS * TILE + token;
       UNROLL for (int j = 0; j < TOKENS; j += 2) {
         const float2 both = float2(x[j], x[j + 1]);
-        const bfloat2 pieces = bfloat2(int(lane) < TOKENS ? both : rest_of(both));
-        to[j * TOKENS] = pieces.x;
-        to[(j + 1) * TOKENS] = pieces.y;
+        const bfloat2 halves = bfloat2(int(lane) < TOKENS ? both : rest_of(both));
+        to[j * TOKENS] = halves.x;
+        to[(j + 1) * TOKENS] = halves.y;
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
-    if (multiplies_keys) {
+    if (leads) {
       if (now) {
+        // Those of the last part too, when their memory belongs to the next ones.
+        UNROLL for (int d = 0; d < HALF; d++) split_load_bt(q[d], queries + from + d * 16, KEY_DIM, LD);
         tile_c wanted;
         UNROLL for (int j = 0; j < 2; j++) {
-          const float4 first = gate[8 * j + column], second = gate[8 * j + column + 1];
+          const float4 first = gate[(8 * j + column) * PITCH], second = gate[(8 * j + column + 1) * PITCH];
           UNROLL for (int i = 0; i < 2; i++) {
-            const float2 sk = split_pair(sums, i, j);
+            const float2 sk = split_pair(sums, i, j) + updates[pair + i * 64 + j * 4];
             tile_set_pair(wanted, i, j, float2(first.y, second.y) * v[i][j] - float2(first.z, second.z) * sk);
           }
         }
@@ -298,27 +327,45 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         split_zero(sums);
         split_mma(sums, left, right);
         UNROLL for (int i = 0; i < 2; i++) {
-          UNROLL for (int j = 0; j < 2; j++) tile_set_pair(u, i, j, split_pair(sums, i, j));
+          UNROLL for (int j = 0; j < 2; j++) {
+            const float2 found = split_pair(sums, i, j);
+            tile_set_pair(u, i, j, found);
+            updates[pair + i * 64 + j * 4] = found;
+          }
         }
-        tile_store(u, (threadgroup float*)updates + int(sg) * TILE, TOKENS);
+        split_zero(results);
+        UNROLL for (int d = 0; d < HALF - HALF / 2; d++) split_mma(results, pieces[d], q[d]);
+      }
+      UNROLL for (int j = 0; j < 2; j++) {
+        const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
+        UNROLL for (int i = 0; i < 2; i++) {
+          v[i][j] = float2(value_rows[size_t(t) * WIDTH + 8 * i], value_rows[size_t(after) * WIDTH + 8 * i]);
+        }
       }
     } else if (holds_state) {
+      if (n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, rest, pair, t0 - TOKENS + column, rows);
       if (now) {
-        add_state_products<KEY_DIM, FIRST_TILES, KEY_TILES>(sums, s, queries);
         split_zero(results);
+        add_state_products<KEY_DIM>(results, pieces, queries + from);
         UNROLL for (int j = 0; j < 2; j++) {
-          const float2 remains = float2(gate[8 * j + column].x, gate[8 * j + column + 1].x);
-          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(results.high, i, j, remains * split_pair(sums, i, j));
+          const float2 remains = float2(gate[(8 * j + column) * PITCH].x, gate[(8 * j + column + 1) * PITCH].x);
+          UNROLL for (int i = 0; i < 2; i++) {
+            tile_set_pair(results.high, i, j, remains * split_pair(results, i, j));
+          }
         }
+        tile_zero(results.left_low);
+        tile_zero(results.right_low);
       }
     } else if (stages_keys) {
       if (more) {
-        add_token_products<KEY_DIM, KEY_TILES / 2>(sums, k_after + own_keys, k_after + own_keys);
+        add_token_products<KEY_DIM, HALF>(sums, k_after + from, k_after + from);
         if (sg == 4) {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) {
-              const int at = ((row + 8 * i) * TOKENS + 8 * j + column) / 2;
-              *((threadgroup float2*)couplings + at) = split_pair(sums, i, j);
+              const int of = row + 8 * i, to = 8 * j + column;
+              const float2 product = split_pair(sums, i, j);
+              if (of < to) couplings[of * TOKENS + to] = product.x;
+              if (of < to + 1) couplings[of * TOKENS + to + 1] = product.y;
             }
           }
         }
@@ -337,51 +384,38 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
       }
     } else if (more) {
       // Lane i works out G(i, j) for all j, and G(i).
-      float whole = 1.0f, part = 1.0f, parts[TOKENS];
+      const float4 own_gates = decays[token * PITCH];
+      float whole = 1.0f, part = 1.0f;
       UNROLL for (int j = 0; j < TOKENS; j++) {
-        const float d = simd_shuffle(decay, ushort(j));
+        const float d = simd_shuffle(own_gates.x, ushort(j));
         whole *= j <= token ? d : 1.0f;
         part *= j <= token ? 1.0f : d;
-        parts[j] = j < token ? 0.0f : part;
+        if (int(lane) < j) couplings[j * TOKENS + token] = part;
       }
-      if (int(lane) < TOKENS) {
-        gate_after[token] = float4(whole, strength, whole * strength, part);
-        UNROLL for (int w = 0; w < TOKENS / 4; w++) {
-          reach[token * (TOKENS / 4) + w] = float4(parts[w * 4], parts[w * 4 + 1], parts[w * 4 + 2], parts[w * 4 + 3]);
-        }
-      }
+      if (int(lane) < TOKENS) gate_after[token * PITCH] = float4(whole, own_gates.y, whole * own_gates.y, part);
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
 
     if (holds_state) {
-      if (multiplies_keys) {
-        UNROLL for (int j = 0; j < 2; j++) {
-          const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
-          UNROLL for (int i = 0; i < 2; i++) {
-            v[i][j] = float2(value_rows[size_t(t) * WIDTH + 8 * i], value_rows[size_t(after) * WIDTH + 8 * i]);
-          }
-        }
-      }
       if (now) {
-        split_a left;
-        if (!multiplies_keys) {
+        if (leads) {
+          UNROLL for (int d = HALF - HALF / 2; d < HALF; d++) split_mma(results, pieces[d], q[d]);
+        } else {
           UNROLL for (int i = 0; i < 2; i++) {
-            UNROLL for (int j = 0; j < 2; j++) {
-              const int at = (tile_value + 8 * i) * TOKENS + 8 * j + column;
-              tile_set_pair(u, i, j, *((const threadgroup float2*)updates + at / 2));
-            }
+            UNROLL for (int j = 0; j < 2; j++) tile_set_pair(u, i, j, updates[pair + i * 64 + j * 4]);
           }
         }
         tile_c kept;
         UNROLL for (int j = 0; j < 2; j++) {
-          const float2 remains = float2(gate[8 * j + column].w, gate[8 * j + column + 1].w);
+          const float2 remains = float2(gate[(8 * j + column) * PITCH].w, gate[(8 * j + column + 1) * PITCH].w);
           UNROLL for (int i = 0; i < 2; i++) tile_set_pair(kept, i, j, tile_pair(u, i, j) * remains);
         }
+        split_a left;
         split_from_sums(left, kept);
-        const float all = gate[TOKENS - 1].x;
-        UNROLL for (int d = 0; d < KEY_TILES; d++) {
+        const float all = gate[(TOKENS - 1) * PITCH].x;
+        UNROLL for (int d = 0; d < HALF; d++) {
           split_b right;
-          split_load_b(right, k + d * 16, KEY_DIM, LD);
+          split_load_b(right, k + from + d * 16, KEY_DIM, LD);
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) tile_set_pair(s[d], i, j, tile_pair(s[d], i, j) * all);
           }
@@ -389,7 +423,12 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           tile_mma(s[d], left.high, right.low);
           tile_mma(s[d], left.low, right.high);
         }
-        if (!multiplies_keys) {
+        if (leads) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            const float2 remains = float2(gate[(8 * j + column) * PITCH].x, gate[(8 * j + column + 1) * PITCH].x);
+            UNROLL for (int i = 0; i < 2; i++) rest[pair + i * 64 + j * 4] = remains * split_pair(results, i, j);
+          }
+        } else {
           split_b right;
           split_from_sums(left, u);
           split_load_b(right, scores, TILE, TOKENS);
@@ -397,39 +436,39 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         }
       }
     } else if (more) {
-      if (sg == 5) {
-        UNROLL for (int j = 0; j < 2; j++) {
-          const int of = 8 * j + column;
-          const float2 strengths = float2(gate_after[of].y, gate_after[of + 1].y);
-          UNROLL for (int i = 0; i < 2; i++) {
-            const int at = ((row + 8 * i) * TOKENS + of) / 2;
-            const float2 product = *((const threadgroup float2*)couplings + at) + split_pair(sums, i, j);
-            *((threadgroup float2*)couplings + at) = strengths * *((const threadgroup float2*)reach + at) * product;
-          }
-        }
-      } else if (stages_queries) {
-        lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, float(KEY_DIM), lane);
-        load_tokens<WIDTH, KEY_DIM>(staged_queries, query_rows, next + TOKENS + own_query, rows, lane);
-      } else {
-        const bool real = next + TOKENS + token < rows;
-        decay = real ? decay_gate(a_next, rate, bias) : 1.0f;
-        strength = real ? sigmoid(b_next) : 0.0f;
+      if (sg == 4) {
+        lay_gates(decays + token * PITCH, a_next, b_next, rate, bias, next + TOKENS + token < rows);
         const int t = min(next + 2 * TOKENS + token, rows - 1);
         a_next = a[size_t(t) * VALUE_HEADS + head];
         b_next = b[size_t(t) * VALUE_HEADS + head];
+      } else if (sg == 5) {
+        UNROLL for (int i = 0; i < 2; i++) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            const float2 half_product = split_pair(sums, i, j);
+            UNROLL for (int e = 0; e < 2; e++) {
+              const int of = row + 8 * i, to = 8 * j + column + e;
+              const float product = couplings[of * TOKENS + to] + (e == 0 ? half_product.x : half_product.y);
+              const float factor = gate_after[to * PITCH].y * reach(couplings, of, to);
+              if (of < to) couplings[of * TOKENS + to] = factor * product;
+            }
+          }
+        }
+      } else {
+        lay_normed<KEY_DIM>(queries + own * LD, s, float(KEY_DIM), lane);
+        load_tokens<WIDTH, KEY_DIM>(s, staged_rows, next + TOKENS + own, rows, lane);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
   }
 
-  if (holds_state && !multiplies_keys && chunks > 0) {
-    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, (chunks - 1) * TOKENS + column, rows);
+  if (holds_state && !leads && chunks > 0) {
+    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, rest, pair, (chunks - 1) * TOKENS + column, rows);
   }
-  if (multiplies_keys) {
-    UNROLL for (int d = 0; d < KEY_TILES; d++) {
+  if (holds_state) {
+    UNROLL for (int d = 0; d < HALF; d++) {
       UNROLL for (int i = 0; i < 2; i++) {
         UNROLL for (int j = 0; j < 2; j++) {
-          *(device float2*)(state_rows + 8 * i * KEY_DIM + d * 16 + j * 8 + column) = tile_pair(s[d], i, j);
+          *(device float2*)(state_rows + 8 * i * KEY_DIM + d * 16 + j * 8) = tile_pair(s[d], i, j);
         }
       }
     }

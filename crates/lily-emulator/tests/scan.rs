@@ -222,13 +222,13 @@ fn faults_in_the_chunks_show() {
         ("split_mma(results, left, right);", "tile_mma(results.high, left.high, right.high);", 0),
         // Neighbours of the right tokens.
         ("whole *= j <= token", "whole *= j < token", 0),
-        ("j < token ? 0.0f : part", "part", 0),
-        ("real ? sigmoid(b_next)", "true ? sigmoid(b_next)", 0),
+        ("part *= j <= token", "part *= j < token", 0),
+        ("real ? strength", "true ? strength", 0),
         ("t + 1 < rows) to[", "t < rows) to[", 0),
-        ("gate[TOKENS - 1].x", "gate[TOKENS - 2].x", 0),
+        ("gate[(TOKENS - 1) * PITCH].x", "gate[(TOKENS - 2) * PITCH].x", 0),
         (
-            "lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, float(KEY_DIM), lane)",
-            "lay_normed<KEY_DIM>(queries + own_query * LD, staged_queries, 1.0f, lane)",
+            "lay_normed<KEY_DIM>(queries + own * LD, s, float(KEY_DIM), lane)",
+            "lay_normed<KEY_DIM>(queries + own * LD, s, 1.0f, lane)",
             0,
         ),
         // Barriers left out.
