@@ -95,14 +95,15 @@ METAL_FUNC void lay_normed(threadgroup bfloat* to, thread tile_c* staged, float 
 }
 
 // Results of two value rows, 8 apart, at tokens `first`, the next, and both 8 further: those that are active. Half of
-// each is in a tile of memory, of which `at` is this lane's first pair.
+// what the state gives is in memory, where `at` is this lane's first pair; `whole` is G of the tokens.
 template <int STRIDE>
-METAL_FUNC void write_results(device float* to, thread split_c& results, const threadgroup float2* rest, int at, int first,
-                              int rows) {
+METAL_FUNC void write_results(device float* to, thread split_c& of_state, const threadgroup float2* rest, int at,
+                              thread float2* whole, thread split_c& of_updates, int first, int rows) {
   UNROLL for (int j = 0; j < 2; j++) {
     const int t = first + 8 * j;
     UNROLL for (int i = 0; i < 2; i++) {
-      const float2 y = rest[at + i * 64 + j * 4] + split_pair(results, i, j);
+      const float2 sum = rest[at + i * 64 + j * 4] + split_pair(of_state, i, j);
+      const float2 y = whole[j] * sum + split_pair(of_updates, i, j);
       if (t < rows) to[size_t(t) * STRIDE + 8 * i] = y.x;
       if (t + 1 < rows) to[size_t(t + 1) * STRIDE + 8 * i] = y.y;
     }
@@ -186,7 +187,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   threadgroup uint4 solution_memory[TILE / 4];          // [j, i]: T(j, i), high pieces, then low ones
   threadgroup uint4 score_memory[TILE / 4];             // [i, j]: G(i, j) k(i)q(j), the same
   threadgroup float4 update_memory[VALUES * TOKENS / 4];  // [value, j]: S k(j) of the second half, then u(j)
-  threadgroup float4 result_memory[VALUES * TOKENS / 4];  // [value, j]: G(j) S q(j) of the first half
+  threadgroup float4 result_memory[VALUES * TOKENS / 4];  // [value, j]: S q(j) of the first half
   threadgroup bfloat* keys = (threadgroup bfloat*)key_memory;
   threadgroup bfloat* queries = (threadgroup bfloat*)query_memory;
   threadgroup bfloat* solution = (threadgroup bfloat*)solution_memory;
@@ -221,7 +222,9 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   tile_c s[HALF];                                       // elsewhere tokens to be staged
   split_a pieces[HALF];                                 // of the state before the chunk
   float2 v[2][2];                                       // as the pairs of a tile_c: value rows, tokens
-  split_c results;                                      // of the second half those of the last chunk, not yet written
+  // S q of a half, and sums over u; in the second half those of the last chunk, not yet written, and its G(j).
+  split_c of_state, of_updates;
+  float2 whole[2];
   float a_next = 0.0f, b_next = 0.0f;
   if (holds_state) {
     UNROLL for (int d = 0; d < HALF; d++) {
@@ -255,12 +258,13 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     float2 reaches[2][2];
     split_b q[HALF];
     tile_c u;
-    split_zero(sums);
-    tile_zero(u);
+    float all = 1.0f;                                   // G(last)
+    float2 left_over[2];                                // G(j, last), as pairs of tokens
 
     if (holds_state) {
       if (now) {
         UNROLL for (int d = 0; d < HALF; d++) split_from_sums(pieces[d], s[d]);
+        split_zero(sums);
         add_state_products<KEY_DIM>(sums, pieces, k + from);
         if (!leads) {
           UNROLL for (int i = 0; i < 2; i++) {
@@ -281,6 +285,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
             reaches[i][j] = float2(reach(couplings, of, to), reach(couplings, of, to + 1));
           }
         }
+        split_zero(sums);
         add_token_products<KEY_DIM, FIRST_TILES>(sums, k, queries);
       }
     } else if (now) {
@@ -319,9 +324,11 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
             const float2 sk = split_pair(sums, i, j) + updates[pair + i * 64 + j * 4];
             tile_set_pair(wanted, i, j, float2(first.y, second.y) * v[i][j] - float2(first.z, second.z) * sk);
           }
+          left_over[j] = float2(first.w, second.w);
         }
         split_a left;
         split_b right;
+        all = gate[(TOKENS - 1) * PITCH].x;
         split_from_sums(left, wanted);
         split_load_bt(right, solution, TILE, TOKENS);
         split_zero(sums);
@@ -333,8 +340,8 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
             updates[pair + i * 64 + j * 4] = found;
           }
         }
-        split_zero(results);
-        UNROLL for (int d = 0; d < HALF - HALF / 2; d++) split_mma(results, pieces[d], q[d]);
+        split_zero(of_state);
+        UNROLL for (int d = 0; d < HALF - HALF / 2; d++) split_mma(of_state, pieces[d], q[d]);
       }
       UNROLL for (int j = 0; j < 2; j++) {
         const int t = min(next + 8 * j + column, rows - 1), after = min(next + 8 * j + column + 1, rows - 1);
@@ -343,21 +350,22 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         }
       }
     } else if (holds_state) {
-      if (n > 0) write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, rest, pair, t0 - TOKENS + column, rows);
+      if (n > 0) {
+        write_results<VALUE_HEADS * VALUE_DIM>(out_rows, of_state, rest, pair, whole, of_updates, t0 - TOKENS + column, rows);
+      }
       if (now) {
-        split_zero(results);
-        add_state_products<KEY_DIM>(results, pieces, queries + from);
+        split_zero(of_state);
+        add_state_products<KEY_DIM>(of_state, pieces, queries + from);
         UNROLL for (int j = 0; j < 2; j++) {
-          const float2 remains = float2(gate[(8 * j + column) * PITCH].x, gate[(8 * j + column + 1) * PITCH].x);
-          UNROLL for (int i = 0; i < 2; i++) {
-            tile_set_pair(results.high, i, j, remains * split_pair(results, i, j));
-          }
+          const float4 first = gate[(8 * j + column) * PITCH], second = gate[(8 * j + column + 1) * PITCH];
+          whole[j] = float2(first.x, second.x);
+          left_over[j] = float2(first.w, second.w);
         }
-        tile_zero(results.left_low);
-        tile_zero(results.right_low);
+        all = gate[(TOKENS - 1) * PITCH].x;
       }
     } else if (stages_keys) {
       if (more) {
+        split_zero(sums);
         add_token_products<KEY_DIM, HALF>(sums, k_after + from, k_after + from);
         if (sg == 4) {
           UNROLL for (int i = 0; i < 2; i++) {
@@ -399,20 +407,23 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
     if (holds_state) {
       if (now) {
         if (leads) {
-          UNROLL for (int d = HALF - HALF / 2; d < HALF; d++) split_mma(results, pieces[d], q[d]);
+          UNROLL for (int d = HALF - HALF / 2; d < HALF; d++) split_mma(of_state, pieces[d], q[d]);
         } else {
           UNROLL for (int i = 0; i < 2; i++) {
             UNROLL for (int j = 0; j < 2; j++) tile_set_pair(u, i, j, updates[pair + i * 64 + j * 4]);
           }
+          split_a left;
+          split_b right;
+          split_from_sums(left, u);
+          split_load_b(right, scores, TILE, TOKENS);
+          split_zero(of_updates);
+          split_mma(of_updates, left, right);
         }
-        tile_c kept;
         UNROLL for (int j = 0; j < 2; j++) {
-          const float2 remains = float2(gate[(8 * j + column) * PITCH].w, gate[(8 * j + column + 1) * PITCH].w);
-          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(kept, i, j, tile_pair(u, i, j) * remains);
+          UNROLL for (int i = 0; i < 2; i++) tile_set_pair(u, i, j, tile_pair(u, i, j) * left_over[j]);
         }
         split_a left;
-        split_from_sums(left, kept);
-        const float all = gate[(TOKENS - 1) * PITCH].x;
+        split_from_sums(left, u);
         UNROLL for (int d = 0; d < HALF; d++) {
           split_b right;
           split_load_b(right, k + from + d * 16, KEY_DIM, LD);
@@ -424,15 +435,9 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           tile_mma(s[d], left.low, right.high);
         }
         if (leads) {
-          UNROLL for (int j = 0; j < 2; j++) {
-            const float2 remains = float2(gate[(8 * j + column) * PITCH].x, gate[(8 * j + column + 1) * PITCH].x);
-            UNROLL for (int i = 0; i < 2; i++) rest[pair + i * 64 + j * 4] = remains * split_pair(results, i, j);
+          UNROLL for (int i = 0; i < 2; i++) {
+            UNROLL for (int j = 0; j < 2; j++) rest[pair + i * 64 + j * 4] = split_pair(of_state, i, j);
           }
-        } else {
-          split_b right;
-          split_from_sums(left, u);
-          split_load_b(right, scores, TILE, TOKENS);
-          split_mma(results, left, right);
         }
       }
     } else if (more) {
@@ -462,7 +467,8 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   }
 
   if (holds_state && !leads && chunks > 0) {
-    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, results, rest, pair, (chunks - 1) * TOKENS + column, rows);
+    const int first = (chunks - 1) * TOKENS + column;
+    write_results<VALUE_HEADS * VALUE_DIM>(out_rows, of_state, rest, pair, whole, of_updates, first, rows);
   }
   if (holds_state) {
     UNROLL for (int d = 0; d < HALF; d++) {

@@ -219,7 +219,7 @@ fn faults_in_the_chunks_show() {
         ("tile_mma(s[d], left.high, right.low);", "", 0),
         ("tile_mma(c.right_low, a.high, b.low);", "", 0),
         ("tile_mma(c.left_low, a.low, b.high);", "", 0),
-        ("split_mma(results, left, right);", "tile_mma(results.high, left.high, right.high);", 0),
+        ("split_mma(of_updates, left, right);", "tile_mma(of_updates.high, left.high, right.high);", 0),
         // Neighbours of the right tokens.
         ("whole *= j <= token", "whole *= j < token", 0),
         ("part *= j <= token", "part *= j < token", 0),
