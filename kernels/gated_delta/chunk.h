@@ -184,7 +184,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
   threadgroup uint4 query_memory[TOKENS * layout::LD / 8];
   // [i, j] with i < j: k(i)k(j) of one half, then L(j, i); [j, i]: G(i, j).
   threadgroup float4 coupling_memory[TILE / 4];
-  threadgroup uint4 solution_memory[TILE / 4];          // [j, i]: T(j, i), high pieces, then low ones
+  threadgroup uint4 solution_memory[TILE / 4];          // [i, j]: T(j, i), high pieces, then low ones
   threadgroup uint4 score_memory[TILE / 4];             // [i, j]: G(i, j) k(i)q(j), the same
   threadgroup float4 update_memory[VALUES * TOKENS / 4];  // [value, j]: S k(j) of the second half, then u(j)
   threadgroup float4 result_memory[VALUES * TOKENS / 4];  // [value, j]: S q(j) of the first half
@@ -303,12 +303,14 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
           }
         }
       }
-      threadgroup bfloat* to = solution + int(lane) / TOKENS * TILE + token;
+      uint words[TOKENS / 2];
       UNROLL for (int j = 0; j < TOKENS; j += 2) {
         const float2 both = float2(x[j], x[j + 1]);
-        const bfloat2 halves = bfloat2(int(lane) < TOKENS ? both : rest_of(both));
-        to[j * TOKENS] = halves.x;
-        to[(j + 1) * TOKENS] = halves.y;
+        words[j / 2] = tile_words(int(lane) < TOKENS ? both : rest_of(both));
+      }
+      UNROLL for (int w = 0; w < TOKENS / 8; w++) {
+        solution_memory[int(lane) * (TOKENS / 8) + w] =
+            uint4(words[w * 4], words[w * 4 + 1], words[w * 4 + 2], words[w * 4 + 3]);
       }
     }
     threadgroup_barrier(mem_flags::mem_threadgroup);
@@ -330,7 +332,7 @@ template <int KEY_HEADS, int VALUE_HEADS, int KEY_DIM, int VALUE_DIM>
         split_b right;
         all = gate[(TOKENS - 1) * PITCH].x;
         split_from_sums(left, wanted);
-        split_load_bt(right, solution, TILE, TOKENS);
+        split_load_b(right, solution, TILE, TOKENS);
         split_zero(sums);
         split_mma(sums, left, right);
         UNROLL for (int i = 0; i < 2; i++) {
