@@ -139,10 +139,10 @@ METAL_FUNC void lay_gates(threadgroup float4* to, float a, float b, float rate, 
 //
 // Threadgroup: 32 value rows of one head, grid (VALUE_HEADS * VALUE_DIM / 32); rows of the state never meet. What
 // depends on keys and queries alone is worked out anew by each of the threadgroups of a head.
-// Simdgroups 0 to 3 hold the state as sums of tiles, 16 value rows by half of the keys each. Tokens are columns, so that
-// sums become left operands without leaving the registers. Products over half of the keys are added up in threadgroup
-// memory: those of the first half become u there, those of the second one results. The others prepare. A chunk has three
-// parts, each of which ends at a barrier; a simdgroup issues in order, so its longest part is what counts:
+// Simdgroups 0 to 3 hold the state as sums of tiles, 16 value rows by half of the keys each. Tokens are columns, so
+// that sums become left operands without leaving the registers. Products over half of the keys are added up in
+// threadgroup memory: those of the first half become u there, those of the second one results. The others prepare. A
+// chunk has three parts, each of which ends at a barrier; a simdgroup issues in order, so its longest part counts:
 //   0, 1 (first half)    S k                 u, half of S q             the rest of S q, S
 //   2, 3 (second half)   S k                 results of before, S q     sums over u, S
 //   4                    half of next keys   half of next k(i)k(j)      decays of the chunk after the next
