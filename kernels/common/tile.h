@@ -98,4 +98,8 @@ template <typename T> METAL_FUNC void tile_from_sums(thread tile_a<T>& a, thread
     }
   }
 }
+
+// Numbers rounded to bfloat, as they lie in memory.
+METAL_FUNC uint tile_words(float2 v) { return as_type<uint>(bfloat2(v)); }
+METAL_FUNC uint2 tile_words(float4 v) { return as_type<uint2>(bfloat4(v)); }
 #endif

@@ -68,6 +68,13 @@ template <class T> LILY_FUNC void tile_from_sums(tile_a<T>& a, const tile_c& c) 
   _Pragma("unroll") for (int i = 0; i < 4; i++) a.words[i] = as_type<uint>(vec<T, 2>(c.sums[i]));
 }
 
+// Both halves of a word at once: by way of vectors of bfloat they are taken apart and put together again.
+LILY_FUNC uint tile_words(float2 v) { return bfloat_pair_(v.x, v.y); }
+LILY_FUNC uint2 tile_words(float4 v) { return uint2(bfloat_pair_(v.x, v.y), bfloat_pair_(v.z, v.w)); }
+template <> LILY_FUNC void tile_from_sums(tile_a<bfloat>& a, const tile_c& c) {
+  _Pragma("unroll") for (int i = 0; i < 4; i++) a.words[i] = tile_words(c.sums[i]);
+}
+
 #define LILY_TILE_MMA(T, name)                                                                              \
   LILY_FUNC void tile_mma(tile_c& c, const tile_a<T>& a, const tile_b<T>& b) {                              \
     _Pragma("unroll") for (int j = 0; j < 2; j++) {                                                         \

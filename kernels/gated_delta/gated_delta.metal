@@ -4,4 +4,5 @@ using namespace metal;
 #include "params.h"
 #include "gated_delta/conv.h"
 #include "gated_delta/scan.h"
+#include "gated_delta/chunk.h"
 #include "gated_delta/mix.h"

@@ -77,7 +77,7 @@ METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint
 // needs        as matvec, for each part
 // sums         as matvec
 // source       stacking by constants instead of concatenated weights: lily's own prototype
-template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, int RESIDENT, typename F0, int N0, int ROWS0, typename F1, int N1,
+template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, int REGISTERS, typename F0, int N0, int ROWS0, typename F1, int N1,
           int ROWS1, typename F2, int N2, int ROWS2, typename F3, int N3, int ROWS3>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void stacked_matvec(
     const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],

@@ -163,7 +163,8 @@ METAL_FUNC void multiply_slots(thread slots_block<F, K, TOP_K + 1, ROWS, SIMDGRO
 // needs        TOP_K <= 32, TOP_K <= EXPERTS <= 1024; N % ROWS == 0; K % 8 == 0; else as matvec
 // sums         as matvec, for each product
 // source       lily's own: even shares for all multiprocessors, and one search for the experts in each
-template <typename F, int EXPERTS, int TOP_K, int N, int K, int ROWS, int SIMDGROUPS, bool NORM>
+template <typename F, int EXPERTS, int TOP_K, int N, int K, int ROWS, int SIMDGROUPS, bool NORM,
+          int REGISTERS>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void routed_gated_slots(
     const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],
     const device float* logits [[buffer(2)]], const device float* shared_gate [[buffer(3)]],

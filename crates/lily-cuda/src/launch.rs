@@ -42,8 +42,8 @@ pub(crate) struct PreparedLaunch {
     pub(crate) function: Arc<Function>,
     grid: [u32; 3],
     threads: u32,
-    /// Shared memory of a block beyond what the kernel declares, in bytes: nobody uses it.
-    padding: u32,
+    /// Shared memory of a block beyond what the kernel declares, in bytes.
+    shared: u32,
     arguments: Vec<Argument>,
     /// Where its blocks leave their records; only of a trace.
     records: Option<Address>,
@@ -76,8 +76,8 @@ impl PreparedLaunch {
         };
         limits.check(grid, launch.threads, &arguments)?;
         let (step, threads) = (step.to_owned(), launch.threads);
-        let padding = 0;
-        Ok(PreparedLaunch { step, function, grid, threads, padding, arguments, records })
+        let shared = 0;
+        Ok(PreparedLaunch { step, function, grid, threads, shared, arguments, records })
     }
 
     /// Lets it ask for these weights, which a later step reads.
@@ -93,8 +93,8 @@ impl PreparedLaunch {
         if blocks > multiprocessors || 2 * blocks <= multiprocessors {
             return Ok(());
         }
-        self.padding = bytes.saturating_sub(self.function.facts.shared_bytes);
-        self.function.allow_shared(self.padding)
+        self.shared = self.shared.max(bytes.saturating_sub(self.function.facts.shared_bytes));
+        self.function.allow_shared(self.shared)
     }
 
     /// The buffers that it reads or writes.
@@ -118,7 +118,7 @@ impl PreparedLaunch {
             }
         }
         let function = Arc::clone(&self.function);
-        ReadyLaunch { function, grid: self.grid, threads: self.threads, padding: self.padding, words }
+        ReadyLaunch { function, grid: self.grid, threads: self.threads, shared: self.shared, words }
     }
 }
 
@@ -188,7 +188,7 @@ pub(crate) struct ReadyLaunch {
     function: Arc<Function>,
     grid: [u32; 3],
     threads: u32,
-    padding: u32,
+    shared: u32,
     words: Words,
 }
 
@@ -210,7 +210,7 @@ impl ReadyLaunch {
                     self.function.handle(),
                     (x, y, z),
                     (self.threads, 1, 1),
-                    self.padding,
+                    self.shared,
                     stream.cu_stream(),
                     &mut pointers,
                 )
@@ -230,7 +230,7 @@ impl ReadyLaunch {
             blockDimX: self.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: self.padding,
+            sharedMemBytes: self.shared,
             hStream: stream.cu_stream(),
             attrs: &raw mut attribute,
             numAttrs: 1,
@@ -261,7 +261,7 @@ impl ReadyLaunch {
             blockDimX: self.threads,
             blockDimY: 1,
             blockDimZ: 1,
-            sharedMemBytes: self.padding,
+            sharedMemBytes: self.shared,
             kernelParams: pointers.as_mut_ptr(),
             extra: std::ptr::null_mut(),
             kern: std::ptr::null_mut(),

@@ -110,6 +110,16 @@ impl Default for CudaOptions {
 }
 
 impl CudaOptions {
+    /// How kernels are shaped, where exact products leave no choice.
+    pub(crate) fn tuning(&self) -> Tuning {
+        let tuning = self.tuning.clone();
+        match self.activations {
+            // Chunks multiply through bf16.
+            Elem::F32 => Tuning { scan_chunk: 0, ..tuning },
+            _ => tuning,
+        }
+    }
+
     /// What a device with these choices says of itself. Plans depend on no more of it than this, so
     /// they can be built where there is no such device.
     pub fn facts(&self, name: String, multiprocessors: usize) -> DeviceFacts {
@@ -129,10 +139,11 @@ impl CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, row_tiles=off, gemm_rows=N, \
-     matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
-     matvec_resident=N,     gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, delta_lanes=N, \
-     delta_cluster=N, carveout=N, carveout=off, spread=BYTES, trace, cache=off, cache=FOLDER or device=N"
+     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, routed_slots=off, \
+     gemm_rows=N, matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, \
+     matvec_groups=N, turns_registers=N, slots_registers=N, down_registers=N, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, \
+     scan_chunk=N, delta_lanes=N, mix_lanes=N, delta_cluster=N, carveout=N, carveout=off, \
+     spread=BYTES, trace, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -156,7 +167,7 @@ impl FromStr for CudaOptions {
                 "early=chains" => options.programmatic = Programmatic::Chains,
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
-                "row_tiles=off" => options.tuning.row_tiles = false,
+                "routed_slots=off" => options.tuning.routed_slots = false,
                 "gqa=off" => options.tuning.gqa_packing = false,
                 "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,
@@ -205,12 +216,16 @@ impl CudaOptions {
                     "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
                     "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
                     "matvec_groups" => (&mut tuning.matvec_groups, &[]),
-                    "matvec_resident" => (&mut tuning.matvec_resident, &[1, 2, 3, 4]),
+                    "turns_registers" => (&mut tuning.turns_registers, &[]),
+                    "slots_registers" => (&mut tuning.slots_registers, &[]),
+                    "down_registers" => (&mut tuning.down_registers, &[]),
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
                     "delta_cluster" => (&mut tuning.delta_cluster, &[1, 2, 4, 8]),
+                    "scan_chunk" => (&mut tuning.scan_chunk, &[0, 16]),
+                    "mix_lanes" => (&mut tuning.mix_lanes, &[4, 8, 16]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
                 };
@@ -250,6 +265,13 @@ mod tests {
     }
 
     #[test]
+    fn exact_products_leave_the_scan_no_chunks() {
+        let of = |words: &str| words.parse::<CudaOptions>().unwrap().tuning().scan_chunk;
+        assert_eq!((of(""), of("scan_chunk=0")), (16, 0));
+        assert_eq!((of("activations=f32"), of("activations=f32,scan_chunk=16")), (0, 0));
+    }
+
+    #[test]
     fn a_word_that_means_nothing_is_refused_by_name() {
         for word in [
             "fast",
@@ -258,6 +280,7 @@ mod tests {
             "graph ",
             "expert_tile=8",
             "scan_block=3",
+            "scan_chunk=32",
             "ahead=-1",
             "matmul_block=64x128",
             "matmul_block=64x128x0x4",

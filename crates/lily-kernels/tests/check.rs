@@ -144,6 +144,9 @@ fn every_kernel_of_the_reference_plans_is_accepted() {
     let tensor_units = Tuning { tensor_units: true, ..Tuning::default() };
     let mut launches = common::launches(&shared);
     launches.extend(common::launches_for(&common::checkpoints(&shared), &tensor_units));
+    // And with NVIDIA's choices, among them the scan by chunks, which Metal's leave out.
+    launches.extend(common::launches_for(&common::checkpoints(&shared), &Tuning::nvidia()));
+    assert!(launches.iter().any(|launch| launch.kernel.template == "gated_delta_chunks"));
     for launch in launches {
         let kernels = kernels.entry(launch.kernel.module).or_default();
         if !kernels.contains(&launch.kernel) {
@@ -185,7 +188,9 @@ fn an_operand_of_tensor_units_in_another_address_space_is_found() {
 fn every_launch_of_the_reference_plans_binds_what_its_kernel_takes() {
     let Some(shared) = common::shared() else { return };
     for checkpoint in common::checkpoints(&shared) {
-        for (plan, program) in common::plans(&checkpoint) {
+        let with = |tuning| common::plans_for(&checkpoint, &tuning);
+        let plans = [with(Tuning::default()), with(Tuning::nvidia())];
+        for (plan, program) in plans.into_iter().flatten() {
             let entries = common::entries(&program);
             for (step, launch) in plan.plan().steps.iter().zip(&program.launches) {
                 let name = launch.kernel.host_name();

@@ -66,7 +66,11 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
     add("one chain", fusions, &|o| o.submission = Submission::Chain);
     add("stream, no graph", fusions, &|o| o.submission = Submission::Stream);
     add("without GQA packing", fusions, &|o| o.tuning.gqa_packing = false);
-    add("scan token by token", fusions, &|o| o.tuning.scan_block = 1);
+    add("scan by blocks of four tokens", fusions, &|o| o.tuning.scan_chunk = 0);
+    add("scan token by token", fusions, &|o| {
+        o.tuning.scan_chunk = 0;
+        o.tuning.scan_block = 1;
+    });
     add("one expert row per simdgroup", fusions, &|o| o.tuning.routed_gated.0 = 1);
     for rows in [16, 32, 64] {
         if rows != base.tuning.expert_tile_rows {

@@ -38,9 +38,9 @@ pub(crate) fn run(args: &TraceArgs) -> Result<Verdict> {
     let steps = model.trace(decode)?;
     ensure!(!steps.is_empty(), "the device has no trace");
     eprintln!("{} steps, {per_step:.0} us per token with the trace", steps.len());
-    let steps = steps.iter().map(|step| {
-        json!({"step": step.step, "kernel": step.kernel, "blocks": step.blocks})
-    });
+    let steps = steps
+        .iter()
+        .map(|step| json!({"step": step.step, "kernel": step.kernel, "blocks": step.blocks}));
     let steps: Vec<_> = steps.collect();
     Ok(Verdict { passed: true, report: json!({"us_per_token": per_step, "steps": steps}) })
 }

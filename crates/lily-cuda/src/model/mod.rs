@@ -139,7 +139,7 @@ impl CudaModel {
     }
 
     fn lower(&self, plan: &ValidPlan) -> Result<Program, CudaError> {
-        let tuning = self.options.tuning.clone();
+        let tuning = self.options.tuning();
         let tuning = match self.chip.has_clusters() {
             true => tuning,
             false => tuning.without_clusters(),

@@ -19,6 +19,7 @@ use lily_cpu::{CpuDevice, CpuOptions};
 use lily_device::{Device, LoadedModel, NoProgress, PlanId};
 use lily_emulator::{EmulatorDevice, EmulatorError, EmulatorModel, EmulatorOptions};
 use lily_kernels::launch::{Binding, Kernel, Launch};
+use lily_kernels::lower::Tuning;
 use lily_plan::buffer::Elem;
 use lily_plan::valid::ValidPlan;
 
@@ -71,15 +72,19 @@ impl Report {
             return;
         }
         for kv in [Elem::F32, Elem::Bf16] {
-            self.variants(golden, kv);
+            self.variants(golden, kv, &Tuning::default(), None);
         }
+        // What Metal's choices leave out.
+        self.variants(golden, Elem::F32, &Tuning::nvidia(), Some("gated_delta_chunks"));
     }
 
-    fn variants(&mut self, golden: &Golden, kv: Elem) {
+    fn variants(&mut self, golden: &Golden, kv: Elem, tuning: &Tuning, only: Option<&str>) {
         let mut cpu = CpuDevice::new(CpuOptions { threads: Some(1), isa: None })
             .load(&golden.checkpoint, &NoProgress)
             .unwrap();
-        let device = EmulatorDevice::new(EmulatorOptions::default()).unwrap();
+        let tuning = tuning.clone();
+        let options = EmulatorOptions { tuning, ..EmulatorOptions::default() };
+        let device = EmulatorDevice::new(options).unwrap();
         let mut emulator = device.load_model(&golden.checkpoint, &NoProgress).unwrap();
         let words = words("LILY_PROBE");
         for variant in plans::variants(kv) {
@@ -90,6 +95,7 @@ impl Report {
                 |launch: &Launch, s: &Scenario| !self.probed.contains(&key(launch, s, &plan));
             let (on_emulator, reasons) = emulator.prepare_steps(plan.clone(), &|index, launch| {
                 wanted(&words, &steps[index], launch)
+                    && only.is_none_or(|template| template == launch.kernel.template)
                     && variant.scenarios().iter().any(|s| is_new(launch, s))
             });
             for reason in reasons {

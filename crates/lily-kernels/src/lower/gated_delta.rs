@@ -2,7 +2,7 @@
 
 use lily_plan::op::{Conv, DeltaMix, GatedDelta};
 
-use super::{Context, LowerError};
+use super::{Context, LowerError, Tuning};
 use crate::launch::{Binding, Extent, Kernel, Launch, Module};
 use crate::params::{NormParams, Params};
 
@@ -15,6 +15,10 @@ const LEAST_LANES: usize = 4;
 const SIMDGROUP_ROWS: usize = 8;
 
 const SCAN_SIMDGROUPS: usize = 4;
+
+/// Value rows and simdgroups of a threadgroup of the scan by chunks.
+const CHUNK_VALUES: usize = 32;
+const CHUNK_SIMDGROUPS: usize = 8;
 
 /// Floats that fit into 32 KiB.
 const SCAN_FLOATS: usize = 8192;
@@ -52,14 +56,19 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
     refuse_key_dim(cx, op.key_dim)?;
     let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim];
     let mut args = shape.map(|n| n.to_string()).to_vec();
-    let (lanes, block) = scan_shape(cx, op);
-    args.extend([lanes, SCAN_SIMDGROUPS, block].map(|n| n.to_string()));
-    args.push((op.rows == 1).to_string());
-    let slices = op.value_dim.div_ceil(SCAN_SIMDGROUPS * SIMDGROUP_ROWS);
+    let (template, values, simdgroups) = if by_chunks(cx, op) {
+        ("gated_delta_chunks", CHUNK_VALUES, CHUNK_SIMDGROUPS)
+    } else {
+        let (lanes, block) = scan_shape(cx, op);
+        args.extend([lanes, SCAN_SIMDGROUPS, block].map(|n| n.to_string()));
+        args.push((op.rows == 1).to_string());
+        ("gated_delta", SCAN_SIMDGROUPS * SIMDGROUP_ROWS, SCAN_SIMDGROUPS)
+    };
+    let slices = op.value_dim.div_ceil(values);
     Ok(Launch {
-        kernel: kernel("gated_delta", args),
+        kernel: kernel(template, args),
         grid: [fixed(op.value_heads * slices), Extent::Fixed(1), Extent::Fixed(1)],
-        threads: 32 * SCAN_SIMDGROUPS as u32,
+        threads: 32 * simdgroups as u32,
         bindings: vec![
             cx.control(),
             Binding::Region(op.qkv.clone()),
@@ -74,14 +83,22 @@ pub(super) fn gated_delta(cx: &Context<'_>, op: &GatedDelta) -> Result<Launch, L
 }
 
 /// Lanes that share a row of the recurrent state.
-fn lanes(cx: &Context<'_>, key_dim: usize) -> usize {
-    let lanes = cx.tuning.delta_lanes;
+fn lanes(lanes: usize, key_dim: usize) -> usize {
     if key_dim.is_multiple_of(4 * lanes) { lanes } else { LEAST_LANES }
+}
+
+/// Whether a scan goes by chunks of tokens: what chunk.h requires, and rows enough.
+fn by_chunks(cx: &Context<'_>, op: &GatedDelta) -> bool {
+    cx.tuning.scan_chunk > 0
+        && op.rows >= Tuning::SCAN_CHUNK_ROWS
+        && op.key_dim.is_multiple_of(32)
+        && op.key_dim <= 128
+        && op.value_dim.is_multiple_of(CHUNK_VALUES)
 }
 
 /// Lanes of a row of the state, and tokens of a block.
 fn scan_shape(cx: &Context<'_>, op: &GatedDelta) -> (usize, usize) {
-    let lanes = lanes(cx, op.key_dim);
+    let lanes = lanes(cx.tuning.delta_lanes, op.key_dim);
     // What scan.h says it needs.
     let floats = |block: usize| {
         let token = 2 * op.key_dim + SIMDGROUP_ROWS * SCAN_SIMDGROUPS + 2 * block + 4;
@@ -102,9 +119,9 @@ pub(super) fn delta_mix(cx: &Context<'_>, op: &DeltaMix) -> Result<Launch, Lower
             cx.unsupported(format!("value heads of {found}, not a multiple of 32 up to 256"))
         );
     }
-    let shape =
-        [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width, lanes(cx, op.key_dim)];
+    let shape = [op.key_heads, op.value_heads, op.key_dim, op.value_dim, op.width];
     let mut args = shape.map(|n| n.to_string()).to_vec();
+    args.push(lanes(cx.tuning.mix_lanes, op.key_dim).to_string());
     args.push(op.sigmoid.to_string());
     let mut cluster = cx.tuning.delta_cluster.max(1);
     while !op.value_dim.is_multiple_of(32 * cluster) {

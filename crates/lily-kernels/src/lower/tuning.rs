@@ -34,13 +34,19 @@ pub struct Tuning {
     /// Threadgroups of a product with a single matrix and a folded norm, such as the head's, at most;
     /// where there would be more, each takes several shares of the rows and stages its input once.
     pub matvec_groups: usize,
-    /// Of those, threadgroups whose registers have to fit on a core at a time: 1 to 4.
-    pub matvec_resident: usize,
+    /// Most registers of a thread of such a product, of `routed_slots`, and of the down projections with
+    /// `row_tiles`, where a back end counts them; 0: as many as the compiler likes.
+    pub turns_registers: usize,
+    pub slots_registers: usize,
+    pub down_registers: usize,
     /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
     /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
     pub routed_gated: (usize, usize),
     /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
     pub routed_down_rows: usize,
+    /// With `row_tiles`, the gate and up projections of the experts of one token are cut into a few rows of
+    /// every slot per threadgroup, instead of more rows of one slot.
+    pub routed_slots: bool,
     /// The machine multiplies 16 rows of 4-bit matrices at a time with one row of activations
     /// (`LILY_NATIVE_ROWS` of the kernels).
     pub row_tiles: bool,
@@ -55,9 +61,15 @@ pub struct Tuning {
     /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token. By NVRTC's
     /// count a thread needs 95, 128 and 231 registers for 1, 2 and 4; Apple GPUs have 128.
     pub scan_block: usize,
+    /// Tokens of a chunk of the scan by matrix tiles, 16, which steps of [`Tuning::SCAN_CHUNK_ROWS`] rows
+    /// or more then take; 0: none does. Changes the order of sums, and products go through bf16 in two
+    /// pieces.
+    pub scan_chunk: usize,
     /// Lanes that share a row of the state of Gated DeltaNet: 4, 8 or 16; 4 where a row is too short for
     /// more. More lanes read a key for more rows, but have more partial sums to add.
     pub delta_lanes: usize,
+    /// The same in the step of one token.
+    pub mix_lanes: usize,
     /// Threadgroups that share a value head of Gated DeltaNet in decode, a power of two up to 8: 1 where
     /// the machine has no clusters. Changes the order of the sum of squares of the head's norm.
     pub delta_cluster: usize,
@@ -74,15 +86,20 @@ impl Default for Tuning {
             matvec_rows: 4,
             matvec_simdgroups: 8,
             matvec_groups: usize::MAX,
-            matvec_resident: 1,
+            turns_registers: 0,
+            slots_registers: 0,
+            down_registers: 0,
             routed_gated: (1, 8),
             routed_down_rows: 4,
             row_tiles: false,
+            routed_slots: false,
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             scan_block: 2,
+            scan_chunk: 0,
             delta_lanes: 8,
+            mix_lanes: 8,
             delta_cluster: 1,
             tensor_units: false,
         }
@@ -95,6 +112,9 @@ impl Tuning {
         Tuning { delta_cluster: 1, ..self }
     }
 
+    /// Rows from which on a scan may go by chunks: below, the first one is hardly paid back.
+    pub const SCAN_CHUNK_ROWS: usize = 32;
+
     /// For NVIDIA GPUs, measured on one H200: more registers per thread than on Apple GPUs allow larger blocks.
     pub fn nvidia() -> Tuning {
         Tuning {
@@ -102,14 +122,19 @@ impl Tuning {
             expert_tile_rows: 64,
             // As many as an H200 holds at once.
             matvec_groups: 264,
-            matvec_resident: 2,
+            turns_registers: 128,
+            slots_registers: 64,
+            down_registers: 80,
             routed_gated: (2, 8),
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,
+            scan_chunk: 16,
             delta_lanes: 4,
+            mix_lanes: 8,
             delta_cluster: 4,
             row_tiles: true,
+            routed_slots: true,
             ..Tuning::default()
         }
     }

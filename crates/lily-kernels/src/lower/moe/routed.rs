@@ -41,6 +41,7 @@ pub(in crate::lower) fn routed_gated_linear(
             SLOT_ROWS.to_string(),
             simdgroups.to_string(),
             norm.to_string(),
+            cx.tuning.slots_registers.to_string(),
         ];
         (("routed_gated_slots", args), op.n / SLOT_ROWS, simdgroups)
     } else {
@@ -113,6 +114,7 @@ pub(in crate::lower) fn routed_down(
         op.dim.to_string(),
         rows.to_string(),
         simdgroups.to_string(),
+        if tiles { cx.tuning.down_registers } else { 0 }.to_string(),
     ];
     Ok(Launch {
         kernel: Kernel { module: Module::Moe, template: "routed_down", args },
@@ -132,12 +134,12 @@ pub(in crate::lower) fn routed_down(
 
 /// Simdgroups of a threadgroup that takes a few rows of every slot, as `slots_kind` of the kernels says, where
 /// the machine has its own way for rows and takes these.
-fn across_slots(
-    cx: &Context<'_>,
-    op: &RoutedGatedLinear,
-) -> Result<Option<usize>, LowerError> {
+fn across_slots(cx: &Context<'_>, op: &RoutedGatedLinear) -> Result<Option<usize>, LowerError> {
     let matrices = [op.gate, op.up, op.shared_gate_proj, op.shared_up_proj];
-    let mut tiles = cx.tuning.row_tiles && op.n == op.shared_n && op.n.is_multiple_of(SLOT_ROWS);
+    let mut tiles = cx.tuning.row_tiles
+        && cx.tuning.routed_slots
+        && op.n == op.shared_n
+        && op.n.is_multiple_of(SLOT_ROWS);
     for weight in matrices {
         tiles = tiles
             && takes_tile(cx, weight)?
@@ -152,10 +154,7 @@ fn across_slots(
 /// Whether a machine with its own way for rows (`LILY_NATIVE_ROWS` of the kernels) takes those of this matrix.
 fn takes_tile(cx: &Context<'_>, weight: WeightId) -> Result<bool, LowerError> {
     let format = cx.matrix(weight)?.format;
-    Ok(matches!(
-        format,
-        MatrixFormat::Affine { bits: 4, group_size: 64 | 128, scale: Dtype::Bf16 }
-    ))
+    Ok(matches!(format, MatrixFormat::Affine { bits: 4, group_size: 64 | 128, scale: Dtype::Bf16 }))
 }
 
 /// The kernel reads the experts before it waits for the step before it, which must publish them.
