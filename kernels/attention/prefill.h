@@ -232,15 +232,24 @@ template <typename O, int N_HEADS, int N_KV_HEADS, int HEAD_DIM, int CAPACITY, i
     const float inverse = 1.0f / tile_sum_of_row(sum[i]);
     const size_t head = size_t(at[i] / HEADS) * N_HEADS + first_head + at[i] % HEADS;
     if (at[i] < n_queries) {
-      UNROLL for (int d = 0; d < TILES; d++) {
-        UNROLL for (int j = 0; j < 2; j++) {
-          const uint c = column0 + d * 16 + j * 8 + tile_column(lane);
-          float2 v = tile_pair(result[d], i, j) * inverse;
-          if (GATED) {
-            const float2 gate = *(const device float2*)(q_gate + (head * 2 + 1) * HEAD_DIM + c);
-            v = v * float2(sigmoid(gate.x), sigmoid(gate.y));
+      // Gates of several tiles are asked for at once: a load may not pass a store.
+      constexpr int AT_ONCE = TILES < 4 ? TILES : 4;
+      UNROLL for (int base = 0; base < TILES; base += AT_ONCE) {
+        float2 gate[AT_ONCE][2];
+        UNROLL for (int d = 0; d < AT_ONCE; d++) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            const uint c = column0 + (base + d) * 16 + j * 8 + tile_column(lane);
+            if (GATED && base + d < TILES) gate[d][j] = *(const device float2*)(q_gate + (head * 2 + 1) * HEAD_DIM + c);
           }
-          store2(out + head * HEAD_DIM + c, v);
+        }
+        UNROLL for (int d = 0; d < AT_ONCE; d++) {
+          UNROLL for (int j = 0; j < 2; j++) {
+            if (base + d >= TILES) continue;
+            const uint c = column0 + (base + d) * 16 + j * 8 + tile_column(lane);
+            float2 v = tile_pair(result[base + d], i, j) * inverse;
+            if (GATED) v = v * float2(sigmoid(gate[d][j].x), sigmoid(gate[d][j].y));
+            store2(out + head * HEAD_DIM + c, v);
+          }
         }
       }
     }

@@ -41,12 +41,13 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   rows block;
   ask_rows(block, from, N - int(first), at);
   LILY_WAIT();
-  const int left = N - int(first);
   const device T* row = x + size_t(token) * K;
   device float* y = out + size_t(token) * N + first;
   float before[kind::HELD];  // asked for early: nothing is left to wait for after the sum
-  const int held = held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at).row;
-  UNROLL for (int r = 0; r < kind::HELD; r++) before[r] = ACCUMULATE ? y[held + r] : 0.0f;
+  if (ACCUMULATE) {
+    const int held = held_by<TAKES, SIMDGROUPS, kind::OWN>(N - int(first), at).row;
+    UNROLL for (int r = 0; r < kind::HELD; r++) before[r] = y[held + r];
+  }
   const device float* no_norm = (const device float*)weight;
   const tile_chunks<K, SIMDGROUPS * 32> no_chunks = {};
   float squares = 0.0f;
@@ -54,6 +55,6 @@ template <typename F, typename T, int N, int K, int ROWS, int SIMDGROUPS, bool A
   float parts[kind::PARTS], products[kind::HELD];
   accumulate_rows<false>(parts, block, row, no_norm, tile, squares, at);
   sum_rows<false>(block, products, parts, tile, 0.0f, 0, at);
-  UNROLL for (int r = 0; r < kind::HELD; r++) products[r] += before[r];
-  store_held<kind::HELD>(y, products, held_by<TAKES, SIMDGROUPS, kind::OWN>(left, at));
+  UNROLL for (int r = 0; r < kind::HELD; r++) products[r] = ACCUMULATE ? products[r] + before[r] : products[r];
+  store_held<kind::HELD>(y, products, held_by<TAKES, SIMDGROUPS, kind::OWN>(N - int(first), at));
 }

@@ -8,25 +8,14 @@ template <int N, int ROWS, int SIMDGROUPS> struct part_of {
   enum : uint { GROUPS = (uint(N) + ROWS * SIMDGROUPS - 1) / (ROWS * SIMDGROUPS) };
 };
 
-// out = norm(x) W^T for rows that have been asked for and x staged; `left` rows from the first of them on are there.
-template <bool NORM, typename F, int K, int TAKES, int SIMDGROUPS, int OWN>
-METAL_FUNC void finish_share(thread row_block<F, K, TAKES, 1, SIMDGROUPS, OWN>& block, device float* out, int left,
-                             const device float* x, const device float* norm, float eps, staged_x tile,
-                             thread float& squares, uint turn, thread_place at) {
-  typedef row_block_kind<F, K, TAKES, 1, SIMDGROUPS> kind;
-  float parts[kind::PARTS], products[kind::HELD];
-  accumulate_rows<NORM>(parts, block, x, norm, tile, squares, at);
-  sum_rows<NORM>(block, products, parts, tile, eps, turn, at);
-  store_held<kind::HELD>(out, products, held_by<TAKES, SIMDGROUPS, OWN>(left, at));
-}
-
 // The rows of threadgroup `group` of a part of n rows for the row x of activations: out = norm(x) W^T. With TURNS > 1 it
-// takes as many shares of them, every GROUPSth: x is staged once.
+// takes as many shares of them, every `groups`th: x is staged once.
 template <typename F, int K, int ROWS, int SIMDGROUPS, bool NORM, int TURNS>
 METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint n, uint group, const device float* x,
                               const device float* norm, float eps, staged_x tile, thread_place at) {
   constexpr int TAKES = SIMDGROUPS * ROWS;
   static_assert(TURNS == 1 || tile_of<K>::VALUES == K, "what is staged serves all turns");
+  typedef row_block_kind<F, K, TAKES, 1, SIMDGROUPS> kind;
   const uint shares = (n + TAKES - 1) / TAKES, groups = (shares + TURNS - 1) / TURNS;
   matrix_rows<F> from[1];
   from[0] = rows_at<F, K>(weight, n, group * TAKES);
@@ -37,25 +26,18 @@ METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint
   LILY_WAIT();
   float squares = 0.0f;
   stage_block<NORM>(block, tile, x, norm, norm_chunks, squares, at);
-  if (TURNS == 1) {
-    finish_share<NORM>(block, out + group * TAKES, int(n - group * TAKES), x, norm, eps, tile, squares, 0, at);
-    return;
-  }
-  // Two blocks in turn: the rows of the next share are under way while these are multiplied.
-  row_block<F, K, TAKES, 1, SIMDGROUPS> other;
-  for (uint share = group, turn = 0; share < shares; share += 2 * groups, turn += 2) {
-    const uint first = share * TAKES, second = first + groups * TAKES, third = second + groups * TAKES;
-    if (second < n) {
-      from[0] = rows_at<F, K>(weight, n, second);
-      ask_rows(other, from, int(n - second), at);
+  for (int turn = 0; turn < TURNS; turn++) {
+    const uint share = group + turn * groups, first = share * TAKES, next = (share + groups) * TAKES;
+    float parts[kind::PARTS], products[kind::HELD];
+    accumulate_rows<NORM>(parts, block, x, norm, tile, squares, at);
+    const bool more = TURNS > 1 && next < n;
+    if (more) {  // under way while the lanes add up
+      from[0] = rows_at<F, K>(weight, n, next);
+      ask_rows(block, from, int(n - next), at);
     }
-    finish_share<NORM>(block, out + first, int(n - first), x, norm, eps, tile, squares, turn, at);
-    if (second >= n) break;  // of the whole threadgroup
-    if (third < n) {
-      from[0] = rows_at<F, K>(weight, n, third);
-      ask_rows(block, from, int(n - third), at);
-    }
-    finish_share<NORM>(other, out + second, int(n - second), x, norm, eps, tile, squares, turn + 1, at);
+    sum_rows<NORM>(block, products, parts, tile, eps, turn, at);
+    store_held<kind::HELD>(out + first, products, held_by<TAKES, SIMDGROUPS, kind::OWN>(int(n - first), at));
+    if (!more) break;  // of the whole threadgroup
   }
 }
 
@@ -77,7 +59,7 @@ METAL_FUNC void multiply_part(device float* out, const device uint* weight, uint
 // needs        as matvec, for each part
 // sums         as matvec
 // source       stacking by constants instead of concatenated weights: lily's own prototype
-template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, int REGISTERS, typename F0, int N0, int ROWS0, typename F1, int N1,
+template <int K, int SIMDGROUPS, bool NORM, bool ONE, int TURNS, typename F0, int N0, int ROWS0, typename F1, int N1,
           int ROWS1, typename F2, int N2, int ROWS2, typename F3, int N3, int ROWS3>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void stacked_matvec(
     const device float* x [[buffer(0)]], const device float* norm [[buffer(1)]],

@@ -8,4 +8,3 @@ using namespace metal;
 #include "moe/route.h"
 #include "moe/routed.h"
 #include "moe/routed_down.h"
-#include "moe/routed_slots.h"

@@ -104,8 +104,7 @@ METAL_FUNC void multiply_slot(threadgroup float* part, thread slot_rows<F, K, RO
 // needs        ROWS <= DIM, ROWS <= 32; else as matvec
 // sums         a product as in matvec; then x + slot 0 + slot 1 + ... + the shared expert
 // source       lily's own prototype
-template <typename F, typename S, int EXPERTS, int TOP_K, int N, int SHARED_N, int DIM, int ROWS, int SIMDGROUPS,
-          int REGISTERS>
+template <typename F, typename S, int EXPERTS, int TOP_K, int N, int SHARED_N, int DIM, int ROWS, int SIMDGROUPS>
 [[kernel, max_total_threads_per_threadgroup(SIMDGROUPS * 32)]] void routed_down(
     const device float* mid [[buffer(0)]], const device float* shared_mid [[buffer(1)]],
     const device uint* experts [[buffer(2)]], const device float* weights [[buffer(3)]],

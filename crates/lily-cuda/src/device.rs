@@ -30,6 +30,8 @@ pub(crate) struct Chip {
     /// Compute capability.
     pub(crate) capability: (i32, i32),
     pub(crate) multiprocessors: usize,
+    /// Bytes of shared memory of a multiprocessor.
+    pub(crate) shared_bytes: u32,
     /// Most threads of one block.
     pub(crate) threads: u32,
     /// Most blocks of a grid in x, y and z.
@@ -52,6 +54,9 @@ impl Chip {
                 get(Attribute::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?,
             ),
             multiprocessors: count(Attribute::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)? as usize,
+            shared_bytes: count(
+                Attribute::CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_MULTIPROCESSOR,
+            )?,
             threads: count(Attribute::CU_DEVICE_ATTRIBUTE_MAX_THREADS_PER_BLOCK)?,
             grid: [
                 count(Attribute::CU_DEVICE_ATTRIBUTE_MAX_GRID_DIM_X)?,

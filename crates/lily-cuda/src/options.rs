@@ -84,10 +84,10 @@ pub struct CudaOptions {
     /// of plans of one row alike: one that wants another share than those that run cannot start beside
     /// them. `None`: as the driver chooses for each.
     pub carveout: Option<u8>,
-    /// Bytes of shared memory of a block where a grid has about as many blocks as there are
-    /// multiprocessors, in plans of one row: so that no two of them go to one multiprocessor, which they
-    /// do when they start early and find it free. 0: as much as the kernel declares.
-    pub spread: u32,
+    /// Percent of a multiprocessor's shared memory that a block takes at least where a grid has about as
+    /// many blocks as there are multiprocessors, in plans of one row: so that fewer of them go to one
+    /// multiprocessor, which they do when they start early and find it free. 0: what the kernel declares.
+    pub spread: u8,
     /// How kernels are shaped.
     pub tuning: Tuning,
 }
@@ -103,7 +103,7 @@ impl Default for CudaOptions {
             cache: KernelCache::default(),
             trace: false,
             carveout: Some(33),
-            spread: 0,
+            spread: 17,
             tuning: Tuning::nvidia(),
         }
     }
@@ -139,11 +139,11 @@ impl CudaOptions {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
-     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, routed_slots=off, \
+     early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, \
      gemm_rows=N, matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, \
-     matvec_groups=N, turns_registers=N, slots_registers=N, down_registers=N, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, \
+     matvec_groups=N, staged_values=N, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, \
      scan_chunk=N, delta_lanes=N, mix_lanes=N, delta_cluster=N, carveout=N, carveout=off, \
-     spread=BYTES, trace, cache=off, cache=FOLDER or device=N"
+     spread=N, trace, cache=off, cache=FOLDER or device=N"
 )]
 pub struct OptionError {
     /// The word.
@@ -167,7 +167,6 @@ impl FromStr for CudaOptions {
                 "early=chains" => options.programmatic = Programmatic::Chains,
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
-                "routed_slots=off" => options.tuning.routed_slots = false,
                 "gqa=off" => options.tuning.gqa_packing = false,
                 "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,
@@ -205,7 +204,10 @@ impl CudaOptions {
                 let percent = n.parse().ok().filter(|&percent: &u8| percent <= 100);
                 self.carveout = Some(percent.ok_or_else(refused)?);
             }
-            Some(("spread", n)) => self.spread = n.parse().map_err(|_| refused())?,
+            Some(("spread", n)) => {
+                let percent = n.parse().ok().filter(|&percent: &u8| percent <= 50);
+                self.spread = percent.ok_or_else(refused)?;
+            }
             Some(("device", n)) => self.ordinal = n.parse().map_err(|_| refused())?,
             Some((name, n)) => {
                 let n: usize = n.parse().map_err(|_| refused())?;
@@ -216,9 +218,7 @@ impl CudaOptions {
                     "matvec_rows" => (&mut tuning.matvec_rows, &[1, 2, 4, 8]),
                     "matvec_simdgroups" => (&mut tuning.matvec_simdgroups, &[2, 4, 8, 16]),
                     "matvec_groups" => (&mut tuning.matvec_groups, &[]),
-                    "turns_registers" => (&mut tuning.turns_registers, &[]),
-                    "slots_registers" => (&mut tuning.slots_registers, &[]),
-                    "down_registers" => (&mut tuning.down_registers, &[]),
+                    "staged_values" => (&mut tuning.staged_values, &[8, 16, 32]),
                     "gated_rows" => (&mut tuning.routed_gated.0, &[1, 2, 4]),
                     "gated_simdgroups" => (&mut tuning.routed_gated.1, &[2, 4, 8, 16]),
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),

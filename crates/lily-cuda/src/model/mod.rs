@@ -170,9 +170,10 @@ impl CudaModel {
             Submission::Chain => Order::chain(&plan),
             _ => Order::of(&plan),
         };
-        if plan.plan().rows == 1 && self.options.spread > 0 {
+        if plan.plan().rows == 1 {
+            let bytes = self.chip.shared_bytes / 100 * u32::from(self.options.spread);
             for launch in &mut launches {
-                launch.spread(self.options.spread, self.chip.multiprocessors)?;
+                launch.spread(bytes, self.chip.multiprocessors)?;
             }
         }
         if plan.plan().rows == 1 && self.options.ahead > 0 {

@@ -31,22 +31,17 @@ pub struct Tuning {
     /// Simdgroups of a threadgroup of such a product, where there is enough work: 2 to 16, a power of
     /// two. Changes the order of the sum of squares of a folded norm.
     pub matvec_simdgroups: usize,
+    /// Activations that a thread of such a product stages at most, which gives the fewest simdgroups of a
+    /// threadgroup: 8, 16 or 32.
+    pub staged_values: usize,
     /// Threadgroups of a product with a single matrix and a folded norm, such as the head's, at most;
     /// where there would be more, each takes several shares of the rows and stages its input once.
     pub matvec_groups: usize,
-    /// Most registers of a thread of such a product, of `routed_slots`, and of the down projections with
-    /// `row_tiles`, where a back end counts them; 0: as many as the compiler likes.
-    pub turns_registers: usize,
-    pub slots_registers: usize,
-    pub down_registers: usize,
     /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
     /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
     pub routed_gated: (usize, usize),
     /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
     pub routed_down_rows: usize,
-    /// With `row_tiles`, the gate and up projections of the experts of one token are cut into a few rows of
-    /// every slot per threadgroup, instead of more rows of one slot.
-    pub routed_slots: bool,
     /// The machine multiplies 16 rows of 4-bit matrices at a time with one row of activations
     /// (`LILY_NATIVE_ROWS` of the kernels).
     pub row_tiles: bool,
@@ -85,14 +80,11 @@ impl Default for Tuning {
             expert_tile_rows: 32,
             matvec_rows: 4,
             matvec_simdgroups: 8,
+            staged_values: 32,
             matvec_groups: usize::MAX,
-            turns_registers: 0,
-            slots_registers: 0,
-            down_registers: 0,
             routed_gated: (1, 8),
             routed_down_rows: 4,
             row_tiles: false,
-            routed_slots: false,
             gqa_packing: true,
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
@@ -121,10 +113,7 @@ impl Tuning {
             matmul_block: Block { rows: 64, columns: 128, depth: 64, simdgroups: (1, 4) },
             expert_tile_rows: 64,
             // As many as an H200 holds at once.
-            matvec_groups: 264,
-            turns_registers: 128,
-            slots_registers: 64,
-            down_registers: 80,
+            matvec_groups: 396,
             routed_gated: (2, 8),
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
@@ -134,7 +123,6 @@ impl Tuning {
             mix_lanes: 8,
             delta_cluster: 4,
             row_tiles: true,
-            routed_slots: true,
             ..Tuning::default()
         }
     }

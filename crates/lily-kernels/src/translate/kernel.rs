@@ -317,21 +317,15 @@ pub(crate) fn instantiate(
             });
             let parameters = parameters.chain(["const __grid_constant__ ahead_ ahead".to_owned()]);
             let names: Vec<_> = template.buffers.iter().map(|b| b.name.as_str()).collect();
-            // Parameters of these names tell what a kernel wants of the machine (kernels/README.md).
-            let wanted = |name: &str, none: &str| {
-                let at = template.parameters.iter().position(|parameter| parameter == name)?;
-                Some(args[at].as_str()).filter(|&n| n != none)
-            };
-            let cluster = wanted("CLUSTER", "1");
+            // Neighbouring threadgroups that exchange numbers (kernels/common/cluster.h).
+            let cluster = template.parameters.iter().position(|name| name == "CLUSTER");
+            let cluster = cluster.map(|at| args[at].as_str()).filter(|&size| size != "1");
             let cluster =
                 cluster.map_or(String::new(), |n| format!("__cluster_dims__({n}, 1, 1) "));
-            let bounds = match wanted("REGISTERS", "0") {
-                Some(registers) => format!("__maxnreg__({registers})"),
-                None => format!("__launch_bounds__({})", max_threads.as_deref().unwrap_or("1024")),
-            };
             format!(
-                "extern \"C\" __global__ void {cluster}{bounds} {host_name}({}) \
+                "extern \"C\" __global__ void {cluster}__launch_bounds__({}) {host_name}({}) \
                  {{ LILY_BEGIN(ahead); {call}({}); }}",
+                max_threads.as_deref().unwrap_or("1024"),
                 parameters.collect::<Vec<_>>().join(", "),
                 names.join(", ")
             )

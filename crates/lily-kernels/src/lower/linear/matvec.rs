@@ -51,7 +51,6 @@ pub(super) fn stacked_linear(cx: &Context<'_>, op: &StackedLinear) -> Result<Lau
         op.norm.is_some().to_string(),
         (op.rows == 1).to_string(),
         turns.to_string(),
-        if turns > 1 { cx.tuning.turns_registers } else { 0 }.to_string(),
     ];
     let mut weights = Vec::new();
     let mut outs = Vec::new();

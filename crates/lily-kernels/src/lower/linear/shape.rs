@@ -8,12 +8,14 @@ use crate::lower::Tuning;
 /// Threadgroups that keep a large machine busy; smaller ones are kept busy by fewer.
 const ENOUGH_GROUPS: usize = 128;
 
+/// Threadgroups that are so few that their number does not matter.
+const FEW_GROUPS: usize = 8;
+
 /// 32-bit words of weights that a lane has in flight, as in `row_plan` of the kernels; half of them are
 /// enough to keep memory busy.
 const WORDS_IN_FLIGHT: usize = 32;
 
-/// Activations that a thread stages at most, of at most so many at a time: as in the kernels.
-const MOST_STAGED: usize = 32;
+/// Activations of a row that are staged at a time where it is long: as in the kernels.
 const LARGE_TILE: usize = 4096;
 
 /// Longest row of activations that is staged as one tile: as in the kernels.
@@ -47,7 +49,7 @@ impl Shape {
             ns.iter().map(|n| n.div_ceil(rows * simdgroups)).sum()
         };
         let least_simdgroups =
-            k.min(LARGE_TILE).div_ceil(32 * MOST_STAGED).next_power_of_two().max(2);
+            k.min(LARGE_TILE).div_ceil(32 * tuning.staged_values).next_power_of_two().max(2);
         let enough = |rows, simdgroups| groups(rows, simdgroups) >= ENOUGH_GROUPS;
 
         let mut rows = most_rows.min(tuning.matvec_rows).max(1);
@@ -66,6 +68,10 @@ impl Shape {
         }
         while simdgroups > least_simdgroups && !enough(rows, simdgroups) {
             simdgroups /= 2;
+        }
+        // A handful of rows leaves most of the machine idle: more threads stage for them.
+        if groups(rows, simdgroups) < FEW_GROUPS {
+            simdgroups = simdgroups.max(4);
         }
         Shape { rows, simdgroups }
     }

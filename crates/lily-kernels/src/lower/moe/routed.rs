@@ -15,11 +15,6 @@ const MOST_SLOTS: usize = 32;
 /// Rows of a tile of a machine's own product, and the longest rows of which a simdgroup holds that many.
 const TILE_ROWS: usize = 16;
 const MOST_TILE_DEPTH: usize = 1024;
-/// Rows of every slot that a threadgroup takes of both matrices: a tile holds those of two slots. Simdgroups
-/// that share the values of a row, and the longest rows of which they hold a tile.
-const SLOT_ROWS: usize = 4;
-const SLOT_SPLITS: usize = 4;
-const MOST_SLOT_DEPTH: usize = 4096;
 /// Most simdgroups of such a threadgroup; beyond, one takes several slots.
 const MOST_DOWN_SIMDGROUPS: usize = 16;
 
@@ -30,44 +25,26 @@ pub(in crate::lower) fn routed_gated_linear(
     if op.n_experts > MOST_EXPERTS || op.top_k > MOST_SLOTS || op.top_k > op.n_experts {
         return Err(cx.unsupported(format!("{} of {} experts", op.top_k, op.n_experts)));
     }
-    let norm = op.norm.is_some();
-    let (kernel, groups, simdgroups) = if let Some(simdgroups) = across_slots(cx, op)? {
-        let args = vec![
-            cx.format(op.gate)?,
-            op.n_experts.to_string(),
-            op.top_k.to_string(),
-            op.n.to_string(),
-            op.k.to_string(),
-            SLOT_ROWS.to_string(),
-            simdgroups.to_string(),
-            norm.to_string(),
-            cx.tuning.slots_registers.to_string(),
-        ];
-        (("routed_gated_slots", args), op.n / SLOT_ROWS, simdgroups)
-    } else {
-        let (most_rows, simdgroups) = cx.tuning.routed_gated;
-        let rows = if op.n.min(op.shared_n) < most_rows { 1 } else { most_rows };
-        let args = vec![
-            cx.format(op.gate)?,
-            cx.format(op.up)?,
-            cx.format(op.shared_gate_proj)?,
-            cx.format(op.shared_up_proj)?,
-            op.n_experts.to_string(),
-            op.top_k.to_string(),
-            op.n.to_string(),
-            op.shared_n.to_string(),
-            op.k.to_string(),
-            rows.to_string(),
-            simdgroups.to_string(),
-            norm.to_string(),
-        ];
-        let groups_of = |n: usize| n.div_ceil(rows * simdgroups);
-        let groups = op.top_k * groups_of(op.n) + groups_of(op.shared_n);
-        (("routed_gated_matvec", args), groups, simdgroups)
-    };
-    let (template, args) = kernel;
+    let (most_rows, simdgroups) = cx.tuning.routed_gated;
+    let rows = if op.n.min(op.shared_n) < most_rows { 1 } else { most_rows };
+    let args = vec![
+        cx.format(op.gate)?,
+        cx.format(op.up)?,
+        cx.format(op.shared_gate_proj)?,
+        cx.format(op.shared_up_proj)?,
+        op.n_experts.to_string(),
+        op.top_k.to_string(),
+        op.n.to_string(),
+        op.shared_n.to_string(),
+        op.k.to_string(),
+        rows.to_string(),
+        simdgroups.to_string(),
+        op.norm.is_some().to_string(),
+    ];
+    let groups_of = |n: usize| n.div_ceil(rows * simdgroups);
+    let groups = op.top_k * groups_of(op.n) + groups_of(op.shared_n);
     Ok(Launch {
-        kernel: Kernel { module: Module::Moe, template, args },
+        kernel: Kernel { module: Module::Moe, template: "routed_gated_matvec", args },
         grid: [Extent::Fixed(groups as u32), Extent::Fixed(1), Extent::Fixed(1)],
         threads: simdgroups as u32 * 32,
         bindings: vec![
@@ -95,12 +72,9 @@ pub(in crate::lower) fn routed_down(
     if !reads_published_experts(cx, op) {
         return Err(cx.unsupported("experts that another step than routed_gated_linear chose"));
     }
-    let whole = |k: usize| k.is_multiple_of(128) && k <= MOST_TILE_DEPTH;
     let tiles = cx.tuning.row_tiles
-        && whole(op.n)
-        && whole(op.shared_n)
-        && takes_tile(cx, op.down)?
-        && takes_tile(cx, op.shared_down)?;
+        && takes_tile(cx, op.down, op.n)?
+        && takes_tile(cx, op.shared_down, op.shared_n)?;
     let most_rows = if tiles { TILE_ROWS } else { cx.tuning.routed_down_rows };
     let rows = if op.dim < most_rows { 1 } else { most_rows };
     let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
@@ -114,7 +88,6 @@ pub(in crate::lower) fn routed_down(
         op.dim.to_string(),
         rows.to_string(),
         simdgroups.to_string(),
-        if tiles { cx.tuning.down_registers } else { 0 }.to_string(),
     ];
     Ok(Launch {
         kernel: Kernel { module: Module::Moe, template: "routed_down", args },
@@ -132,29 +105,15 @@ pub(in crate::lower) fn routed_down(
     })
 }
 
-/// Simdgroups of a threadgroup that takes a few rows of every slot, as `slots_kind` of the kernels says, where
-/// the machine has its own way for rows and takes these.
-fn across_slots(cx: &Context<'_>, op: &RoutedGatedLinear) -> Result<Option<usize>, LowerError> {
-    let matrices = [op.gate, op.up, op.shared_gate_proj, op.shared_up_proj];
-    let mut tiles = cx.tuning.row_tiles
-        && cx.tuning.routed_slots
-        && op.n == op.shared_n
-        && op.n.is_multiple_of(SLOT_ROWS);
-    for weight in matrices {
-        tiles = tiles
-            && takes_tile(cx, weight)?
-            && cx.matrix(weight)?.format == cx.matrix(op.gate)?.format;
-    }
-    let pairs = (op.top_k + 1).div_ceil(2);
-    let whole = op.k.is_multiple_of(128 * SLOT_SPLITS) && op.top_k.is_multiple_of(2);
-    let simdgroups = pairs * SLOT_SPLITS;
-    Ok((tiles && whole && op.k <= MOST_SLOT_DEPTH && simdgroups <= 32).then_some(simdgroups))
-}
-
-/// Whether a machine with its own way for rows (`LILY_NATIVE_ROWS` of the kernels) takes those of this matrix.
-fn takes_tile(cx: &Context<'_>, weight: WeightId) -> Result<bool, LowerError> {
+/// Whether a machine with its own way for rows (`slot_kind` of the kernels) takes those of this matrix of
+/// rows of `k` values.
+fn takes_tile(cx: &Context<'_>, weight: WeightId, k: usize) -> Result<bool, LowerError> {
     let format = cx.matrix(weight)?.format;
-    Ok(matches!(format, MatrixFormat::Affine { bits: 4, group_size: 64 | 128, scale: Dtype::Bf16 }))
+    let known = matches!(
+        format,
+        MatrixFormat::Affine { bits: 4, group_size: 64 | 128, scale: Dtype::Bf16 }
+    );
+    Ok(known && k.is_multiple_of(128) && k <= MOST_TILE_DEPTH)
 }
 
 /// The kernel reads the experts before it waits for the step before it, which must publish them.
