@@ -12,6 +12,7 @@
 #   sanitize   compute-sanitizer: memcheck and racecheck over a decode step and a prefill chunk
 #   profile    time of each kernel of a decode step and a prefill chunk of all 40 layers (ncu)
 #   bench      speed of all 40 layers (random weights, 19.5 GB)
+#   trace      when each kind of step of a decode step begins and ends, as the graph runs it
 #   ablate     each technique off, one at a time, at 512 to 131072 tokens
 #   score      likelihood of 192 tokens through all 40 layers against the CPU: exact products, then
 #              those of bf16, which random weights do not forgive; then, where $DEMO is the trained
@@ -22,6 +23,7 @@
 # again after each of them. Environment:
 #   BIN      folder of the programs (default target/gpu)
 #   MODELS   where checkpoints are written (default target/gpu-models)
+#   POSITION tokens before the step that trace looks at (default 512)
 #   LIMIT    seconds that one section may take (default 500)
 #   CUDA     switches of the device, such as stream,early=off
 #   LILY_KERNELS=kernels takes the sources of the kernels from the checkout, not from the programs
@@ -118,6 +120,14 @@ bench() {
   cat "$RESULTS/bench.json"
 }
 
+trace() {
+  checkpoint 40
+  position=${POSITION:-512}
+  run trace "$BIN/prove" trace --model "$MODELS/random-40" --context $((position + 4096)) \
+    --position "$position" --cuda "$CUDA"
+  python3 scripts/gpu/trace.py "$RESULTS/trace.json"
+}
+
 ablate() {
   checkpoint 40
   run ablate "$BIN/prove" ablate --model "$MODELS/random-40" --rows "${CHUNK:-4096}" \
@@ -137,9 +147,9 @@ score() {
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 for section in "$@"; do
   case $section in
-    facts | steps | goldens | tokens | company | sanitize | profile | bench | ablate | score) "$section" ;;
+    facts | steps | goldens | tokens | company | sanitize | profile | trace | bench | ablate | score) "$section" ;;
     all)
-      for each in facts steps goldens tokens company sanitize profile bench ablate score; do "$each"; done
+      for each in facts steps goldens tokens company sanitize profile trace bench ablate score; do "$each"; done
       ;;
     *)
       echo "unknown section $section" >&2

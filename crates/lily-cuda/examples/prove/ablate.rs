@@ -71,6 +71,12 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
         o.tuning.scan_chunk = 0;
         o.tuning.scan_block = 1;
     });
+    add("one threadgroup per value head", fusions, &|o| o.tuning.delta_cluster = 1);
+    add("cache and shared memory as the driver likes", fusions, &|o| o.carveout = None);
+    add("blocks where they fit", fusions, &|o| o.spread = 0);
+    add("the head staged anew for each share", fusions, &|o| {
+        o.tuning.matvec_groups = usize::MAX;
+    });
     add("one expert row per simdgroup", fusions, &|o| o.tuning.routed_gated.0 = 1);
     for rows in [16, 32, 64] {
         if rows != base.tuning.expert_tile_rows {
