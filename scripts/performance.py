@@ -22,12 +22,13 @@ H200 = {"bandwidth": 4.42e12, "matrix": 793e12, "vector": 67e12}
 # Tokens per second on it (docs/h200.md).
 H200_DECODE = {512: 774, 4096: 757, 32768: 638, 131072: 428}
 H200_PREFILL = {512: 23130, 4096: 34150, 32768: 26550, 131072: 14950}
-# Microseconds of all launches of a kind in one run, one by one under ncu (caches flushed before each).
-DECODE_US = {  # after 4095 tokens
+# Microseconds that all steps of a kind add to a token after 512 tokens (prove.sh trace).
+DECODE_US = {
     "linear_attn.in_proj": 266.3, "linear_attn.mix": 275.0, "linear_attn.out_proj + self_attn.o_proj": 209.9,
     "mlp.gates": 176.5, "mlp.routed_swiglu": 389.4, "mlp.routed_down": 229.8, "self_attn.qkv_proj": 82.9,
     "self_attn.split": 104.6, "self_attn.merge": 44.5, "lm_head": 86.7, "embed + argmax + advance": 10.8,
 }
+# Microseconds of all launches of a kind in one run, one by one under ncu (caches flushed before each).
 PREFILL_US = {  # (chunk of 4095 rows, chunk of 511 rows); launches of four layers, times how often there are such layers
     "linear_attn.gated_delta": (31803, 4101),
     "mlp.switch_mlp.swiglu": (22576, 6092),
@@ -253,7 +254,7 @@ def group(kinds, names, machine, activations):
 
 
 def h200_decode(plans):
-    kinds = plans.kinds("decode", 1, 4095, "cuda")
+    kinds = plans.kinds("decode", 1, 512, "cuda")
     rows, sums = [], [0, 0.0, 0.0]
     for names, measured in sorted(DECODE_US.items(), key=lambda item: -item[1]):
         steps, bound, _, total = group(kinds, names, H200, False)
@@ -261,7 +262,7 @@ def h200_decode(plans):
         rows.append([f"`{names}`", steps, f"{bound:.0f}", f"{measured:.0f}", f"{measured - bound:.0f}",
                      f"{measured / steps:.1f}", f"{total / measured / 1e6:.2f}"])
     rows.append(["sum", sums[0], f"{sums[1]:.0f}", f"{sums[2]:.0f}", f"{sums[2] - sums[1]:.0f}", "", ""])
-    return table(["step", "steps", "floor us", "measured us", "gap us", "us each", "TB/s"], rows)
+    return table(["step", "steps", "floor us", "adds us", "gap us", "us each", "TB/s"], rows)
 
 
 def h200_prefill(plans):
