@@ -3,8 +3,9 @@
 //
 // Used in this order: ask_rows, LILY_WAIT, stage_block, accumulate_rows, sum_rows; held_by says which products a thread
 // then holds. Here a simdgroup owns some neighbouring rows whole (row_products.h). A back end may bring its own way for
-// 4-bit matrices with bfloat scales (LILY_NATIVE_ROWS, cuda/digits.cuh); both keep the staged row in the same memory.
+// 4-bit matrices with bfloat scales (LILY_NATIVE_ROWS, digits.h); both keep the staged row in the same memory.
 #pragma once
+#include "common/digits.h"
 #include "common/row_products.h"
 
 // How a block is multiplied. HELD: products of one matrix that a thread holds. PARTS: what a lane adds up.
@@ -13,7 +14,7 @@ template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS> struct row
   enum : int {
     TILES = MATRICES * TAKES / 16,                      // of 16 rows
     SPLITS = TILES > 0 && TILES <= SIMDGROUPS ? SIMDGROUPS / (TILES > 0 ? TILES : 1) : 1,  // of K
-    WORDS = K / 128 * int(DIGIT_WORDS_) + int(ZERO_WORDS_),
+    WORDS = K / 128 * int(DIGIT_WORDS) + int(ZERO_WORDS),
     FITS = TAKES % 16 == 0 && TILES * SPLITS == SIMDGROUPS && K % (128 * SPLITS) == 0 && K % 256 == 0 &&
            tile_of<K>::VALUES == K && WORDS + 2 * 16 * SIMDGROUPS <= tile_of<K>::FLOATS && TAKES <= SIMDGROUPS * 32,
     OWN = FITS && (is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>>)
@@ -130,20 +131,12 @@ template <int HELD, typename O> METAL_FUNC void store_held(device O* out, const 
 }
 
 #ifdef LILY_NATIVE_ROWS
-// ask_weights_ for rows as they are known here.
-template <int K, typename F, int CHUNKS>
-METAL_FUNC void ask_two_rows(thread digit_weights_<CHUNKS>& to, matrix_rows<F> row0, matrix_rows<F> row1, uint chunk) {
-  const device uint* words[2] = {row0.words, row1.words};
-  const device uint* sides[2] = {(const device uint*)row0.sides, (const device uint*)row1.sides};
-  ask_weights_<K, F::GROUP>(to, words, sides, chunk);
-}
-
 // A simdgroup takes one tile of 16 rows and one of SPLITS shares of K.
 template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
 struct row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1> {
   typedef row_block_kind<F, K, TAKES, MATRICES, SIMDGROUPS> kind;
   enum : int { CHUNKS = K / 128 / kind::SPLITS };
-  digit_weights_<CHUNKS> weights;
+  digit_weights<CHUNKS> weights;
 };
 
 template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
@@ -154,8 +147,8 @@ METAL_FUNC void ask_rows(thread row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1>&
   const uint tile = at.simdgroup / SPLITS, split = at.simdgroup % SPLITS;
   const int row = int(tile % TILES_OF_ONE * 16 + at.lane / 4);
   const matrix_rows<F> from = MATRICES > 1 && tile >= TILES_OF_ONE ? first[MATRICES - 1] : first[0];
-  ask_two_rows<K>(block.weights, row_after<K>(from, min(row, left - 1)), row_after<K>(from, min(row + 8, left - 1)),
-                  split * own::CHUNKS);
+  ask_weights<K>(block.weights, row_after<K>(from, min(row, left - 1)), row_after<K>(from, min(row + 8, left - 1)),
+                 split * own::CHUNKS, at.lane);
 }
 
 // stage_loaded as digits.
@@ -173,9 +166,9 @@ METAL_FUNC void stage_digits(staged_x tile, const thread tile_chunks<K, SIMDGROU
       a *= norm_chunks.low[j];
       b *= norm_chunks.high[j];
     }
-    store_digits_(digits, tile.sums, a, b, c, true);
+    store_digits(digits, tile.sums, a, b, c, true);
   }
-  if (at.index < uint(ZERO_WORDS_)) digits[K / 128 * int(DIGIT_WORDS_) + at.index] = 0;
+  if (at.index < uint(ZERO_WORDS)) digits[K / 128 * int(DIGIT_WORDS) + at.index] = 0;
   publish_squares<NORM>(tile, squares, at);
   threadgroup_barrier(mem_flags::mem_threadgroup);
 }
@@ -196,8 +189,8 @@ METAL_FUNC void accumulate_rows(thread float* parts, thread row_block<F, K, TAKE
   const threadgroup uint* digits = (const threadgroup uint*)tile.values;
   parts[0] = 0.0f;
   parts[1] = 0.0f;
-  multiply_digits_(parts, block.weights, digits, digits + K / 128 * int(DIGIT_WORDS_), tile.sums,
-                   at.simdgroup % own::kind::SPLITS * own::CHUNKS);
+  multiply_digits(parts, block.weights, digits, digits + K / 128 * int(DIGIT_WORDS), tile.sums,
+                   at.simdgroup % own::kind::SPLITS * own::CHUNKS, at.lane);
 }
 
 template <bool NORM, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
@@ -208,7 +201,7 @@ METAL_FUNC void sum_rows(const thread row_block<F, K, TAKES, MATRICES, SIMDGROUP
   // Two areas in turn: what was written two turns ago has been read by all.
   threadgroup float* shares = tile.values + own::kind::WORDS + turn % 2 * (16 * SIMDGROUPS);
   float y[2] = {parts[0], parts[1]};
-  sum_quad_(y);
+  sum_quad(y);
   if (at.lane % 4 == 0) {
     shares[at.simdgroup * 16 + at.lane / 4] = y[0];
     shares[at.simdgroup * 16 + at.lane / 4 + 8] = y[1];

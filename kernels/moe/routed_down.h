@@ -34,7 +34,7 @@ template <typename F, int K, int ROWS> struct slot_kind {
     OWN = ROWS == 16 && K % 128 == 0 && K <= 1024 &&
           (is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>>)
   };
-  enum : int { WORDS = OWN ? K / 128 * int(DIGIT_WORDS_) + int(ZERO_WORDS_) : 4, SUMS = OWN ? K / 64 : 1 };
+  enum : int { WORDS = OWN ? K / 128 * int(DIGIT_WORDS) + int(ZERO_WORDS) : 4, SUMS = OWN ? K / 64 : 1 };
 #else
   enum : int { OWN = 0, WORDS = 4, SUMS = 1 };
 #endif
@@ -62,11 +62,11 @@ METAL_FUNC void multiply_slot(threadgroup float* part, thread slot_rows<F, K, RO
 
 #ifdef LILY_NATIVE_ROWS
 template <typename F, int K, int ROWS> struct slot_rows<F, K, ROWS, 1> {
-  digit_weights_<K / 128> weights;
+  digit_weights<K / 128> weights;
 };
 template <typename F, int K, int ROWS>
 METAL_FUNC void ask_slot(thread slot_rows<F, K, ROWS, 1>& rows, matrix_rows<F> from, uint lane) {
-  ask_two_rows<K>(rows.weights, row_after<K>(from, int(lane / 4)), row_after<K>(from, int(lane / 4 + 8)), 0);
+  ask_weights<K>(rows.weights, row_after<K>(from, int(lane / 4)), row_after<K>(from, int(lane / 4 + 8)), 0, lane);
 }
 template <typename F, int K, int ROWS>
 METAL_FUNC void multiply_slot(threadgroup float* part, thread slot_rows<F, K, ROWS, 1>& rows, const device float* x,
@@ -76,14 +76,14 @@ METAL_FUNC void multiply_slot(threadgroup float* part, thread slot_rows<F, K, RO
   const float scale = *weight;
   UNROLL for (int j = 0; j < COUNT; j++) load8(low[j], high[j], x + 8 * min(j * 32 + lane, uint(K / 8 - 1)));
   UNROLL for (int j = 0; j < COUNT; j++) {
-    store_digits_(digits, sums, low[j], high[j], j * 32 + lane, j * 32 + lane < uint(K / 8));
+    store_digits(digits, sums, low[j], high[j], j * 32 + lane, j * 32 + lane < uint(K / 8));
   }
-  threadgroup uint* zeros = digits + K / 128 * int(DIGIT_WORDS_);
-  if (lane < uint(ZERO_WORDS_)) zeros[lane] = 0;
+  threadgroup uint* zeros = digits + K / 128 * int(DIGIT_WORDS);
+  if (lane < uint(ZERO_WORDS)) zeros[lane] = 0;
   simdgroup_barrier(mem_flags::mem_threadgroup);
   float y[2] = {0.0f, 0.0f};
-  multiply_digits_(y, rows.weights, digits, zeros, sums, 0);
-  sum_quad_(y);
+  multiply_digits(y, rows.weights, digits, zeros, sums, 0, lane);
+  sum_quad(y);
   if (lane % 4 == 0) {
     part[lane / 4] = scale * y[0];
     part[lane / 4 + 8] = scale * y[1];

@@ -12,11 +12,11 @@
 #include "runtime/cuda/ahead.cuh"
 #include "runtime/cuda/trace.cuh"
 // Primitives of the kernels that pay to be written for this machine.
+#include "cuda/bytes.cuh"
 #include "cuda/cluster.cuh"
 #include "cuda/copy.cuh"
 #include "cuda/dequant.cuh"
 #include "cuda/dot.cuh"
-#include "cuda/digits.cuh"
 #include "cuda/tile.cuh"
 #include "cuda/product.cuh"
 }  // namespace metal

@@ -15,3 +15,4 @@
 #include "runtime/host/atomic.hpp"
 #include "runtime/host/matrix.hpp"
 #include "runtime/host/matmul2d.hpp"
+#include "runtime/host/bytes.hpp"

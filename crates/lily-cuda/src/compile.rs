@@ -79,9 +79,15 @@ pub(crate) struct Compiler {
 }
 
 impl Compiler {
+    /// `defines`: names that every source finds defined.
+    ///
     /// # Errors
     /// [`CudaError::NoCompiler`].
-    pub(crate) fn new(arch: &str, cache: &KernelCache, trace: bool) -> Result<Self, CudaError> {
+    pub(crate) fn new(
+        arch: &str,
+        cache: &KernelCache,
+        defines: &[&str],
+    ) -> Result<Self, CudaError> {
         let options = [
             &format!("-arch={arch}"),
             "-default-device",
@@ -97,7 +103,7 @@ impl Compiler {
             KernelCache::User => user_folder(),
         };
         let options = options.into_iter().map(str::to_owned);
-        let options = options.chain(trace.then(|| "-DLILY_TRACE".to_owned())).collect();
+        let options = options.chain(defines.iter().map(|name| format!("-D{name}"))).collect();
         Ok(Compiler { options, version: nvrtc_version()?, folder })
     }
 
@@ -290,7 +296,7 @@ mod tests {
 
     /// The compiler for a Hopper chip, or `None` where NVRTC is missing.
     fn compiler(cache: &KernelCache) -> Option<Compiler> {
-        match Compiler::new("sm_90a", cache, false) {
+        match Compiler::new("sm_90a", cache, &[]) {
             Ok(compiler) => Some(compiler),
             Err(error) => {
                 assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{error}");

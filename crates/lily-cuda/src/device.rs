@@ -181,14 +181,7 @@ mod tests {
 
     fn chip(capability: (i32, i32)) -> Chip {
         let name = "Quadro RTX 8000".to_owned();
-        Chip {
-            name,
-            capability,
-            multiprocessors: 1,
-            shared_bytes: 1 << 16,
-            threads: 1024,
-            grid: [1; 3],
-        }
+        Chip { name, capability, multiprocessors: 1, threads: 1024, shared_bytes: 0, grid: [1; 3] }
     }
 
     #[test]

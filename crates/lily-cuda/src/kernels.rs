@@ -8,6 +8,7 @@ use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
 use cudarc::nvrtc::Ptx;
 use lily_kernels::launch::{Kernel, Program};
+use lily_kernels::lower::Tuning;
 use lily_kernels::{sources, translate};
 
 use crate::compile::{Compiler, Resources, Unit};
@@ -156,18 +157,26 @@ impl KernelStore {
     }
 }
 
-/// Compiles kernels for a target such as `sm_90a`, without a device and without a cache: what each
-/// takes of a multiprocessor, in their order. With `trace` as [`crate::CudaOptions::trace`] has them.
+/// Names that are defined in the kernels of a tuning, with or without [`crate::CudaOptions::trace`].
+pub(crate) fn defines(tuning: &Tuning, trace: bool) -> Vec<&'static str> {
+    tuning.defines().iter().copied().chain(trace.then_some("LILY_TRACE")).collect()
+}
+
+/// Compiles kernels of this tuning for a target such as `sm_90a`, without a device and without a cache:
+/// what each takes of a multiprocessor, in their order. With `trace` as [`crate::CudaOptions::trace`]
+/// has them.
 ///
 /// # Errors
 /// [`CudaError::NoCompiler`], [`CudaError::Source`] or [`CudaError::Compile`].
 pub fn compile_kernels(
     kernels: &[&Kernel],
+    tuning: &Tuning,
     arch: &str,
     trace: bool,
 ) -> Result<Vec<Resources>, CudaError> {
     let units = kernels.iter().map(|kernel| unit(kernel)).collect::<Result<Vec<_>, _>>()?;
-    let compiled = Compiler::new(arch, &KernelCache::Off, trace)?.compile_all(&units)?;
+    let compiler = Compiler::new(arch, &KernelCache::Off, &defines(tuning, trace))?;
+    let compiled = compiler.compile_all(&units)?;
     Ok(compiled.into_iter().map(|compiled| compiled.resources).collect())
 }
 

@@ -141,7 +141,7 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, \
      gemm_rows=N, matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, \
-     matvec_groups=N, staged_values=N, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, \
+     matvec_groups=N, staged_values=N, row_tiles=off, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, \
      scan_chunk=N, delta_lanes=N, mix_lanes=N, delta_cluster=N, carveout=N, carveout=off, \
      spread=N, trace, cache=off, cache=FOLDER or device=N"
 )]
@@ -168,6 +168,7 @@ impl FromStr for CudaOptions {
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
                 "gqa=off" => options.tuning.gqa_packing = false,
+                "row_tiles=off" => options.tuning.row_tiles = false,
                 "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,
                 _ => options.set(word)?,
@@ -265,6 +266,12 @@ mod tests {
     }
 
     #[test]
+    fn row_tiles_off_leaves_their_form_out_of_the_kernels() {
+        let defines = |words: &str| words.parse::<CudaOptions>().unwrap().tuning.defines().to_vec();
+        assert_eq!((defines(""), defines("row_tiles=off")), (vec!["LILY_ROW_TILES"], vec![]));
+    }
+
+    #[test]
     fn exact_products_leave_the_scan_no_chunks() {
         let of = |words: &str| words.parse::<CudaOptions>().unwrap().tuning().scan_chunk;
         assert_eq!((of(""), of("scan_chunk=0")), (16, 0));
@@ -279,6 +286,7 @@ mod tests {
             "device=x",
             "graph ",
             "expert_tile=8",
+            "row_tiles=on",
             "scan_block=3",
             "scan_chunk=32",
             "ahead=-1",

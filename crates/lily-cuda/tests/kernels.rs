@@ -35,10 +35,10 @@ struct Launches {
 }
 
 impl Launches {
-    fn of_the_reference_plans(tuning: Tuning) -> Option<Launches> {
+    fn of_the_reference_plans(tuning: &Tuning) -> Option<Launches> {
         let shared = common::shared()?;
-        let large = common::launches_for(&[shared.join("qwen36")], &tuning);
-        let mut small = common::launches_for(&common::checkpoints(&shared), &tuning);
+        let large = common::launches_for(&[shared.join("qwen36")], tuning);
+        let mut small = common::launches_for(&common::checkpoints(&shared), tuning);
         let mut seen: BTreeSet<_> =
             large.iter().map(|launch| owned(kind(&launch.kernel))).collect();
         small.retain(|launch| seen.insert(owned(kind(&launch.kernel))));
@@ -55,8 +55,13 @@ fn owned((template, args): (&'static str, Vec<&str>)) -> (&'static str, Vec<Stri
 }
 
 /// `None` where there is no compiler and none is demanded.
-fn compiled(kernels: &[&Kernel], arch: &str, trace: bool) -> Option<Vec<Resources>> {
-    match compile_kernels(kernels, arch, trace) {
+fn compiled(
+    kernels: &[&Kernel],
+    tuning: &Tuning,
+    arch: &str,
+    trace: bool,
+) -> Option<Vec<Resources>> {
+    match compile_kernels(kernels, tuning, arch, trace) {
         Ok(resources) => Some(resources),
         Err(error @ CudaError::NoCompiler) => {
             assert!(std::env::var_os("LILY_REQUIRE_NVRTC").is_none_or(|v| v != "1"), "{error}");
@@ -69,10 +74,11 @@ fn compiled(kernels: &[&Kernel], arch: &str, trace: bool) -> Option<Vec<Resource
 
 #[test]
 fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
-    let Some(launches) = Launches::of_the_reference_plans(tuning()) else { return };
+    let tuning = tuning();
+    let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
     let kernels = launches.kernels();
     let arch = std::env::var("LILY_NVRTC_ARCH").unwrap_or_else(|_| "sm_90a".to_owned());
-    let Some(resources) = compiled(&kernels, &arch, false) else { return };
+    let Some(resources) = compiled(&kernels, &tuning, &arch, false) else { return };
     for (launch, resources) in launches.large.iter().zip(&resources) {
         let (registers, threads) = (resources.registers, launch.threads);
         eprintln!("{registers:3} registers, {threads:3} threads: {}", launch.kernel.host_name());
@@ -95,20 +101,21 @@ fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
 #[test]
 fn kernels_of_the_reference_plans_compile_for_the_oldest_chip_that_is_served() {
     let tuning = tuning().without_clusters();
-    let Some(launches) = Launches::of_the_reference_plans(tuning) else { return };
+    let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
     let kernels = launches.kernels();
-    if let Some(resources) = compiled(&kernels, "sm_80", false) {
+    if let Some(resources) = compiled(&kernels, &tuning, "sm_80", false) {
         assert_eq!(resources.len(), kernels.len());
     }
 }
 
 #[test]
 fn kernels_of_every_kind_compile_with_a_trace() {
-    let Some(launches) = Launches::of_the_reference_plans(tuning()) else { return };
+    let tuning = tuning();
+    let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
     let mut seen = BTreeSet::new();
     let mut kernels: Vec<_> = launches.large.iter().map(|launch| &launch.kernel).collect();
     kernels.retain(|kernel| seen.insert(kernel.template));
-    let traced = compiled(&kernels, "sm_90a", true);
+    let traced = compiled(&kernels, &tuning, "sm_90a", true);
     for (kernel, resources) in kernels.iter().zip(traced.iter().flatten()) {
         eprintln!("{:3} registers traced: {}", resources.registers, kernel.host_name());
         assert!(resources.registers > 0, "{}", kernel.host_name());

@@ -68,7 +68,8 @@ impl EmulatorDevice {
         checkpoint: &Checkpoint,
         progress: &dyn Progress,
     ) -> Result<EmulatorModel, DeviceError> {
-        let cache = KernelCache::new(self.toolchain.clone(), self.options.cache.clone());
+        let toolchain = self.toolchain.clone().with_defines(self.options.tuning.defines());
+        let cache = KernelCache::new(toolchain, self.options.cache.clone());
         EmulatorModel::load(checkpoint, progress, cache, self.options.clone())
     }
 }

@@ -59,6 +59,7 @@ pub enum CompileError {
 pub struct Toolchain {
     compiler: String,
     target: Vec<&'static str>,
+    defines: Vec<String>,
 }
 
 impl Toolchain {
@@ -73,18 +74,26 @@ impl Toolchain {
         };
         let usual = ["clang++-19", "clang++"].map(str::to_owned);
         let compiler = named.chain(usual).find(starts).ok_or(CompileError::NoCompiler)?;
-        Ok(Toolchain { compiler, target: target_flags() })
+        Ok(Toolchain { compiler, target: target_flags(), defines: Vec::new() })
+    }
+
+    /// With these names defined in every source, such as
+    /// [`Tuning::defines`](lily_kernels::lower::Tuning::defines).
+    #[must_use]
+    pub fn with_defines(mut self, names: &[&str]) -> Toolchain {
+        self.defines.extend(names.iter().map(|name| format!("-D{name}")));
+        self
     }
 
     /// Everything but the source that decides about an object.
     pub(crate) fn identity(&self) -> String {
-        format!("{} {:?} {FLAGS:?}", self.compiler, self.target)
+        format!("{} {:?} {FLAGS:?} {:?}", self.compiler, self.target, self.defines)
     }
 
     /// Compiles one source into a shared object.
     pub(crate) fn compile(&self, source: &Path, object: &Path) -> Result<(), CompileError> {
         let mut command = Command::new(&self.compiler);
-        command.args(FLAGS).args(&self.target).arg("-x").arg("c++").arg(source);
+        command.args(FLAGS).args(&self.target).args(&self.defines).arg("-x").arg("c++").arg(source);
         command.arg("-o").arg(object);
         let out = command.output().map_err(|source| CompileError::Io {
             folder: object.parent().unwrap_or(object).to_owned(),

@@ -71,6 +71,7 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
         o.tuning.scan_chunk = 0;
         o.tuning.scan_block = 1;
     });
+    add("rows without tensor cores", fusions, &|o| o.tuning.row_tiles = false);
     add("one threadgroup per value head", fusions, &|o| o.tuning.delta_cluster = 1);
     add("cache and shared memory as the driver likes", fusions, &|o| o.carveout = None);
     add("blocks where they fit", fusions, &|o| o.spread = 0);

@@ -16,7 +16,7 @@ use crate::compile::Compiler;
 use crate::device::Chip;
 use crate::error::{CudaError, driver};
 use crate::graph::Executable;
-use crate::kernels::{KernelFacts, KernelStore};
+use crate::kernels::{self, KernelFacts, KernelStore};
 use crate::launch::PreparedLaunch;
 use crate::memory::{Address, DeviceMemory};
 use crate::options::{CudaOptions, Submission};
@@ -96,7 +96,11 @@ impl CudaModel {
         options: CudaOptions,
         chip: Chip,
     ) -> Result<Self, CudaError> {
-        let compiler = Compiler::new(&chip.arch(), &options.cache, options.trace)?;
+        let compiler = Compiler::new(
+            &chip.arch(),
+            &options.cache,
+            &kernels::defines(&options.tuning, options.trace),
+        )?;
         Ok(CudaModel {
             manifest,
             weights,

@@ -43,7 +43,7 @@ pub struct Tuning {
     /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
     pub routed_down_rows: usize,
     /// The machine multiplies 16 rows of 4-bit matrices at a time with one row of activations
-    /// (`LILY_NATIVE_ROWS` of the kernels).
+    /// (`common/digits.h` of the kernels); [`Tuning::defines`] tells its compiler.
     pub row_tiles: bool,
     /// Query heads that share a KV head share its loads; off: one head per simdgroup alone.
     pub gqa_packing: bool,
@@ -99,6 +99,11 @@ impl Default for Tuning {
 }
 
 impl Tuning {
+    /// Names that are defined where kernels are compiled.
+    pub fn defines(&self) -> &'static [&'static str] {
+        if self.row_tiles { &["LILY_ROW_TILES"] } else { &[] }
+    }
+
     /// For machines where threadgroups cannot exchange numbers.
     pub fn without_clusters(self) -> Tuning {
         Tuning { delta_cluster: 1, ..self }
