@@ -20,36 +20,36 @@ CHUNK = 4096
 # One H200: read bandwidth and bf16 products as measured, f32 as NVIDIA states it (the scan).
 H200 = {"bandwidth": 4.42e12, "matrix": 793e12, "vector": 67e12}
 # Tokens per second on it (docs/h200.md).
-H200_DECODE = {512: 774, 4096: 757, 32768: 638, 131072: 428}
-H200_PREFILL = {512: 23130, 4096: 34150, 32768: 26550, 131072: 14950}
+H200_DECODE = {512: 943, 4096: 907, 32768: 753, 131072: 479}
+H200_PREFILL = {512: 25000, 4096: 40130, 32768: 30080, 131072: 16260}
 # Microseconds that all steps of a kind add to a token after 512 tokens (prove.sh trace).
 DECODE_US = {
-    "linear_attn.in_proj": 266.3, "linear_attn.mix": 275.0, "linear_attn.out_proj + self_attn.o_proj": 209.9,
-    "mlp.gates": 176.5, "mlp.routed_swiglu": 389.4, "mlp.routed_down": 229.8, "self_attn.qkv_proj": 82.9,
-    "self_attn.split": 104.6, "self_attn.merge": 44.5, "lm_head": 86.7, "embed + argmax + advance": 10.8,
+    "linear_attn.in_proj": 150, "linear_attn.mix": 123, "linear_attn.out_proj + self_attn.o_proj": 116,
+    "mlp.gates": 88, "mlp.routed_swiglu": 291, "mlp.routed_down": 136, "self_attn.qkv_proj": 35,
+    "self_attn.split": 53, "self_attn.merge": 34, "lm_head": 67, "argmax + advance": 4,
 }
 # Microseconds of all launches of a kind in one run, one by one under ncu (caches flushed before each).
 PREFILL_US = {  # (chunk of 4095 rows, chunk of 511 rows); launches of four layers, times how often there are such layers
-    "linear_attn.gated_delta": (31803, 4101),
-    "mlp.switch_mlp.swiglu": (22576, 6092),
-    "mlp.switch_mlp.down_proj": (13172, 3356),
-    "linear_attn.in_proj_qkv + self_attn.q_proj": (16964, 2360),
-    "linear_attn.out_proj + self_attn.o_proj": (9260, 1716),
-    "linear_attn.in_proj_z": (6621, 960),
-    "self_attn.attention": (6572, 748),
-    "mlp.shared_expert.swiglu": (2520, 904),
-    "mlp.shared_expert.down_proj": (1408, 392),
-    "mlp.combine": (3412, 544),
-    "linear_attn.conv": (2214, 405),
-    "mlp.gate": (852, 808),
-    "linear_attn.in_proj_b + linear_attn.in_proj_a": (804, 762),
-    "mlp.shared_expert_gate": (452, 412),
-    "linear_attn.norm": (1365, 279),
-    "input_layernorm + post_attention_layernorm": (1224, 488),
-    "self_attn.k_proj + self_attn.v_proj": (642, 400),
-    "mlp.group + mlp.route": (1180, 440),
-    "self_attn.rope_append": (439, 108),
-    "embed + last_row + norm + lm_head": (160, 107),
+    "linear_attn.gated_delta": (13413, 1829),
+    "mlp.switch_mlp.swiglu": (22588, 6117),
+    "mlp.switch_mlp.down_proj": (13201, 3372),
+    "linear_attn.in_proj_qkv + self_attn.q_proj": (17039, 2332),
+    "linear_attn.out_proj + self_attn.o_proj": (9268, 1673),
+    "linear_attn.in_proj_z": (6627, 940),
+    "self_attn.attention": (5627, 524),
+    "mlp.shared_expert.swiglu": (2519, 873),
+    "mlp.shared_expert.down_proj": (1380, 328),
+    "mlp.combine": (3405, 508),
+    "linear_attn.conv": (2191, 371),
+    "mlp.gate": (830, 777),
+    "linear_attn.in_proj_b + linear_attn.in_proj_a": (708, 660),
+    "mlp.shared_expert_gate": (418, 366),
+    "linear_attn.norm": (1303, 243),
+    "input_layernorm + post_attention_layernorm": (1126, 372),
+    "self_attn.k_proj + self_attn.v_proj": (623, 380),
+    "mlp.group + mlp.route": (1125, 380),
+    "self_attn.rope_append": (416, 96),
+    "embed + last_row + norm + lm_head": (150, 97),
 }
 
 # Apple: GB/s, GPU cores, f32 TFLOP/s, GB of memory sold. From M5 on the tensor units multiply.
