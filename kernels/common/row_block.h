@@ -189,8 +189,9 @@ METAL_FUNC void accumulate_rows(thread float* parts, thread row_block<F, K, TAKE
   const threadgroup uint* digits = (const threadgroup uint*)tile.values;
   parts[0] = 0.0f;
   parts[1] = 0.0f;
+  // The lane counted from the index: from at.lane NVRTC makes code with up to nine registers more.
   multiply_digits(parts, block.weights, digits, digits + K / 128 * int(DIGIT_WORDS), tile.sums,
-                   at.simdgroup % own::kind::SPLITS * own::CHUNKS, at.lane);
+                  at.simdgroup % own::kind::SPLITS * own::CHUNKS, at.index % 32);
 }
 
 template <bool NORM, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>

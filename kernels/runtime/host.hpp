@@ -16,3 +16,4 @@
 #include "runtime/host/matrix.hpp"
 #include "runtime/host/matmul2d.hpp"
 #include "runtime/host/bytes.hpp"
+#include "runtime/host/cluster.hpp"

@@ -96,6 +96,23 @@ fn kernels_of_the_reference_plans_compile_and_keep_to_the_registers() {
     );
 }
 
+/// `row_tiles=off`: the forms of decode that Metal has.
+#[test]
+fn steps_of_decode_compile_without_row_tiles_and_keep_to_the_registers() {
+    let tuning = Tuning { row_tiles: false, ..Tuning::nvidia() };
+    let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
+    let templates = ["stacked_matvec", "routed_gated_matvec", "routed_down"];
+    let mut kernels: Vec<_> = launches.large.iter().map(|launch| &launch.kernel).collect();
+    kernels.retain(|kernel| templates.contains(&kernel.template));
+    let compiled = |tuning| compiled(&kernels, tuning, "sm_90a", false);
+    let Some(resources) = compiled(&tuning) else { return };
+    for (kernel, resources) in kernels.iter().zip(&resources) {
+        eprintln!("{:3} registers by packets: {}", resources.registers, kernel.host_name());
+        assert_eq!((resources.spilled_bytes, resources.stack_bytes), (0, 0), "{kernel:?}");
+    }
+    assert_ne!(compiled(&Tuning::nvidia()), Some(resources), "the switch changes nothing");
+}
+
 /// Ampere has neither early starts nor all of Hopper's arithmetic. (Some of its kernels keep up to 32
 /// bytes on the stack.)
 #[test]

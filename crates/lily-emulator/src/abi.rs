@@ -22,6 +22,7 @@ pub(crate) struct Launch {
     pub(crate) threads: u32,
     pub(crate) grid: [u32; 3],
     pub(crate) n_order: u32,
+    pub(crate) cluster: u32,
     pub(crate) order: *const u32,
     pub(crate) seed: u64,
 }

@@ -29,6 +29,8 @@ pub struct Entry {
     pub name: String,
     pub(crate) object: Arc<Object>,
     pub(crate) function: EntryFn,
+    /// Neighbouring threadgroups that run together.
+    pub(crate) cluster: u32,
 }
 
 /// A folder of compiled kernels.
@@ -130,7 +132,12 @@ impl KernelCache {
         // SAFETY: the run-time's entries have this type, and the object is never unloaded.
         let function =
             *unsafe { object.library.get::<EntryFn>(symbol.as_bytes()) }.map_err(error)?;
-        Ok(Entry { name: name.to_owned(), object, function })
+        let symbol = format!("lily_cluster_{name}");
+        // SAFETY: where there is such a symbol, it is a number of this type.
+        let cluster = unsafe { object.library.get::<*const u32>(symbol.as_bytes()) };
+        // SAFETY: as above; the object is never unloaded.
+        let cluster = cluster.map_or(1, |cluster| unsafe { **cluster });
+        Ok(Entry { name: name.to_owned(), object, function, cluster })
     }
 }
 

@@ -1,4 +1,4 @@
-//! One dispatch: all threadgroups of a grid, in random order, over system threads.
+//! One dispatch: all threadgroups of a grid, or clusters of them, in random order, over system threads.
 
 use std::ffi::c_void;
 use std::sync::Mutex;
@@ -32,7 +32,8 @@ pub struct Schedule {
 /// What the kernel did wrong.
 ///
 /// # Panics
-/// When the grid is larger than 2³² threadgroups or the threads are no multiple of 32.
+/// When the grid is larger than 2³² threadgroups or no multiple of the kernel's clusters in x, or the
+/// threads are no multiple of 32 or, of a cluster, more than 1024.
 pub fn run(
     entry: &Entry,
     dispatch: &Dispatch,
@@ -63,8 +64,11 @@ pub(crate) unsafe fn dispatch_raw(
     let Dispatch { grid, threads } = *dispatch;
     assert!(threads > 0 && threads.is_multiple_of(32) && threads <= 1024, "{threads} threads");
     let groups = grid.iter().try_fold(1u32, |n, &g| n.checked_mul(g)).expect("fewer than 2^32");
+    let cluster = entry.cluster;
+    assert!(grid[0].is_multiple_of(cluster), "clusters of {cluster} threadgroups in {grid:?}");
+    assert!(threads * cluster <= 1024, "clusters of {cluster} times {threads} threads");
     let mut random = Random(schedule.seed);
-    let mut order: Vec<u32> = (0..groups).collect();
+    let mut order: Vec<u32> = (0..groups / cluster).collect();
     random.shuffle(&mut order);
     let part = order.len().div_ceil(schedule.workers.max(1)).max(1);
     let jobs: Vec<(&[u32], u64)> = order.chunks(part).map(|part| (part, random.next())).collect();
@@ -95,7 +99,7 @@ unsafe impl Sync for Shared<'_> {}
 
 impl Shared<'_> {
     fn run(&self, order: &[u32], seed: u64) -> Result<(), Fault> {
-        let Entry { name, object, function } = self.entry;
+        let Entry { name, object, function, cluster } = self.entry;
         let machine = Machine::take(self.entry)?;
         let launch = Launch {
             entry: *function,
@@ -104,6 +108,7 @@ impl Shared<'_> {
             threads: self.threads,
             grid: self.grid,
             n_order: order.len() as u32,
+            cluster: *cluster,
             order: order.as_ptr(),
             seed,
         };

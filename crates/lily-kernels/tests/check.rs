@@ -139,22 +139,33 @@ fn a_method_that_does_not_say_where_its_object_lies_is_refused() {
 #[test]
 fn every_kernel_of_the_reference_plans_is_accepted() {
     let (Some(clang), Some(shared)) = (clang(), common::shared()) else { return };
-    let mut kernels: BTreeMap<Module, Vec<Kernel>> = BTreeMap::new();
     // With the twins for tensor units, which leave no product of bfloat to the others.
     let tensor_units = Tuning { tensor_units: true, ..Tuning::default() };
     let mut launches = common::launches(&shared);
     launches.extend(common::launches_for(&common::checkpoints(&shared), &tensor_units));
-    // And with NVIDIA's choices, among them the scan by chunks, which Metal's leave out.
-    let nvidia = Tuning::nvidia().without_clusters();
-    launches.extend(common::launches_for(&common::checkpoints(&shared), &nvidia));
+    let kernels = by_module(launches);
+    assert!(kernels.contains_key(&Module::Tensor));
+    assert_accepted(&clang, kernels);
+    // And with NVIDIA's choices: among them the scan by chunks, which Metal's leave out, and the forms of
+    // rows and of clusters, of which those of the large shape are more.
+    let checkpoints = [vec![shared.join("qwen36")], common::checkpoints(&shared)].concat();
+    let launches = common::launches_for(&checkpoints, &Tuning::nvidia());
     assert!(launches.iter().any(|launch| launch.kernel.template == "gated_delta_chunks"));
+    assert_accepted(&clang.with_native_forms(), by_module(launches));
+}
+
+fn by_module(launches: Vec<Launch>) -> BTreeMap<Module, Vec<Kernel>> {
+    let mut kernels: BTreeMap<Module, Vec<Kernel>> = BTreeMap::new();
     for launch in launches {
         let kernels = kernels.entry(launch.kernel.module).or_default();
         if !kernels.contains(&launch.kernel) {
             kernels.push(launch.kernel);
         }
     }
-    assert!(kernels.contains_key(&Module::Tensor));
+    kernels
+}
+
+fn assert_accepted(clang: &Clang, kernels: BTreeMap<Module, Vec<Kernel>>) {
     for (module, kernels) in kernels {
         let library = sources::library(module, &kernels.iter().collect::<Vec<_>>()).unwrap();
         if let Err(error) = clang.check(&library) {
@@ -182,6 +193,20 @@ fn an_operand_of_tensor_units_in_another_address_space_is_found() {
             }
             other => panic!("{wrong}: {other:?}"),
         }
+    }
+}
+
+#[test]
+fn digits_in_another_address_space_are_found() {
+    let (Some(clang), Some(shared)) = (clang(), common::shared()) else { return };
+    let launches = common::launches_for(&[shared.join("qwen36")], &Tuning::nvidia());
+    let kernel = launches.iter().find(|l| l.kernel.template == "stacked_matvec").unwrap();
+    let library = sources::library(Module::Linear, &[&kernel.kernel]).unwrap();
+    let (right, wrong) = ("const threadgroup uint* from = busy", "const device uint* from = busy");
+    assert!(library.contains(right));
+    match clang.with_native_forms().check(&library.replace(right, wrong)) {
+        Err(CheckError::Rejected { log }) => assert!(log.contains("common/digits.h:"), "{log}"),
+        other => panic!("{other:?}"),
     }
 }
 

@@ -13,7 +13,8 @@ enum : uint32_t {
   MAX_THREADS = 1024,
   MAX_SIMDGROUPS = MAX_THREADS / LANES,
   MAX_BINDINGS = 31,
-  MAX_ARRAYS = 64,
+  MAX_CLUSTER = 8,
+  MAX_ARRAYS = 64 * MAX_CLUSTER,
   MAX_THREADGROUP_BYTES = 32 * 1024,
   STACK_BYTES = 256 * 1024,  // of address space; the lowest page is never mapped
   GUARD_BYTES = 64 * 1024,   // the largest page size of the machines in question
@@ -51,7 +52,8 @@ struct launch {
   uint32_t threads;  // per threadgroup
   uint32_t grid[3];
   uint32_t n_order;
-  const uint32_t* order;  // linear indices of the threadgroups to run, first to last
+  uint32_t cluster;       // threadgroups that run together, neighbours in x
+  const uint32_t* order;  // linear indices of the clusters to run, first to last
   uint64_t seed;
 };
 
@@ -63,6 +65,7 @@ struct region {
   char* end;
   int32_t index;     // buffer index, or -1
   const void* key;   // of a threadgroup array: its declaration
+  uint32_t group;    // and its threadgroup, in the cluster
   const char* name;  // of a threadgroup array
 };
 
@@ -81,19 +84,22 @@ struct fiber {
   void* stack_pointer;
   site at;         // where it waits
   uint32_t turns;  // simdgroup functions called so far; its parity chooses the slot
+  bool begun;      // has called cluster_begin
   bool ended;
   alignas(16) char slot[2][SLOT_BYTES];
 };
 
+// Threads are those of one threadgroup after the other.
 struct machine {
   const launch* job;
   fault* report;
   void* scheduler;  // stack pointer of the caller
   uint64_t random;
-  uint32_t threads, current, n_ended;
-  uint32_t arrived, arrived_simd[MAX_SIMDGROUPS];
-  uint32_t position[3];
-  uint32_t n_arrays, used_bytes;
+  uint32_t threads, group_threads;  // of the cluster and of a threadgroup
+  uint32_t current, n_ended;
+  uint32_t arrived_cluster, arrived[MAX_CLUSTER], arrived_simd[MAX_SIMDGROUPS];
+  uint32_t position[3];             // of the first threadgroup
+  uint32_t n_arrays, used_bytes[MAX_CLUSTER];
   uint32_t n_stacks;  // made accessible so far
   char* stacks;
   region buffers[MAX_BINDINGS];
@@ -104,8 +110,12 @@ struct machine {
   uint32_t first_group;                     // who runs ahead; the others follow in order
   bool eager;                               // simdgroups run ahead one by one; otherwise all mix
   fiber fibers[MAX_THREADS];
-  alignas(256) char memory[MAX_THREADGROUP_BYTES];
+  alignas(256) char memory[MAX_CLUSTER][MAX_THREADGROUP_BYTES];
 };
+
+// Where the current thread is.
+inline uint32_t threadgroup_of(const machine& m) { return m.current / m.group_threads; }
+inline uint32_t index_in_threadgroup(const machine& m) { return m.current % m.group_threads; }
 
 inline thread_local machine* current_machine;
 inline machine& self() { return *current_machine; }
@@ -236,8 +246,9 @@ inline void give_way(machine& m) {
 
 // Leaves for good: the scheduler finds the report and ends the launch.
 [[noreturn]] inline void stop(machine& m) {
-  m.report->thread = m.current;
+  m.report->thread = index_in_threadgroup(m);
   for (int i = 0; i < 3; i++) m.report->threadgroup[i] = m.position[i];
+  m.report->threadgroup[0] += threadgroup_of(m);
   void* never;
   lily_switch(&never, m.scheduler);
   __builtin_unreachable();
@@ -290,14 +301,27 @@ inline void meet(machine& m, uint32_t& arrived, uint32_t first, uint32_t n, cons
       make_ready(m, i);
     }
     arrived = 0;
-    if (n == m.threads) choose_order(m);
+    if (n >= m.group_threads) choose_order(m);
   }
   give_way(m);
 }
 
 inline void meet_threadgroup(const site& at) {
   machine& m = self();
-  meet(m, m.arrived, 0, m.threads, at);
+  const uint32_t group = threadgroup_of(m);
+  meet(m, m.arrived[group], group * m.group_threads, m.group_threads, at);
+}
+
+// All threadgroups of the cluster, which have to have said that they began: on a GPU one that has not may be waited for
+// in vain.
+inline void meet_cluster(const site& at) {
+  machine& m = self();
+  if (!m.fibers[m.current].begun) {
+    m.report->kind = fault_kind::DIVERGENCE;
+    snprintf(m.report->text, sizeof m.report->text, "%s without cluster_begin", at.what);
+    stop(m);
+  }
+  meet(m, m.arrived_cluster, 0, m.threads, at);
 }
 
 inline void meet_simdgroup(const site& at) {
@@ -331,15 +355,19 @@ inline uint32_t lane() { return self().current % LANES; }
 
 // ---- threadgroups -------------------------------------------------------------------------------------------------
 
-inline void run_threadgroup(machine& m, uint32_t index) {
+inline void run_cluster(machine& m, uint32_t cluster) {
   const launch& job = *m.job;
+  const uint32_t index = cluster * job.cluster;
   m.position[0] = index % job.grid[0];
   m.position[1] = index / job.grid[0] % job.grid[1];
   m.position[2] = index / job.grid[0] / job.grid[1];
-  memset(m.memory, POISON, sizeof m.memory);
-  m.n_arrays = m.used_bytes = m.n_ended = m.arrived = 0;
+  memset(m.memory, POISON, job.cluster * sizeof m.memory[0]);
+  m.n_arrays = m.n_ended = m.arrived_cluster = 0;
+  memset(m.used_bytes, 0, sizeof m.used_bytes);
+  memset(m.arrived, 0, sizeof m.arrived);
   memset(m.arrived_simd, 0, sizeof m.arrived_simd);
-  m.threads = job.threads;
+  m.group_threads = job.threads;
+  m.threads = job.threads * job.cluster;
   m.ready_groups = 0;
   memset(m.n_ready_lanes, 0, sizeof m.n_ready_lanes);
   choose_order(m);
@@ -348,7 +376,7 @@ inline void run_threadgroup(machine& m, uint32_t index) {
     f.stack_pointer = first_frame(m.stacks + size_t(i + 1) * STACK_BYTES);
     f.at = {"start", "", 0};
     f.turns = 0;
-    f.ended = false;
+    f.begun = f.ended = false;
     make_ready(m, i);
   }
   m.current = take_ready(m);
@@ -378,7 +406,7 @@ LILY_EXPORT void* lily_machine_new() {
   return m;
 }
 
-// Runs threadgroups of a grid; returns 0, or 1 with `report` filled in.
+// Runs clusters of a grid; returns 0, or 1 with `report` filled in.
 LILY_EXPORT uint32_t lily_run(void* machine_, const lily::launch* job, lily::fault* report) {
   using namespace lily;
   machine& m = *(machine*)machine_;
@@ -386,16 +414,16 @@ LILY_EXPORT uint32_t lily_run(void* machine_, const lily::launch* job, lily::fau
   m.job = job;
   m.report = report;
   m.random = job->seed;
-  for (; m.n_stacks < job->threads; m.n_stacks++) {
+  for (; m.n_stacks < job->threads * job->cluster; m.n_stacks++) {
     char* stack = m.stacks + size_t(m.n_stacks) * STACK_BYTES;
     if (mprotect(stack + GUARD_BYTES, STACK_BYTES - GUARD_BYTES, PROT_READ | PROT_WRITE)) return 2;
   }
   for (uint32_t i = 0; i < job->n_bindings; i++) {
     const binding& b = job->bindings[i];
-    m.buffers[i] = {(char*)b.base, (char*)b.base + b.bytes, int32_t(b.index), nullptr, nullptr};
+    m.buffers[i] = {(char*)b.base, (char*)b.base + b.bytes, int32_t(b.index), nullptr, 0, nullptr};
   }
   current_machine = &m;
-  for (uint32_t i = 0; i < job->n_order && report->kind == fault_kind::NONE; i++) run_threadgroup(m, job->order[i]);
+  for (uint32_t i = 0; i < job->n_order && report->kind == fault_kind::NONE; i++) run_cluster(m, job->order[i]);
   current_machine = nullptr;
   return report->kind != fault_kind::NONE;
 }

@@ -115,18 +115,19 @@ template <class T> inline const T& value(const binding& b) { return *ptr<const T
 // The array of this declaration: the first thread to come makes it.
 inline const region* threadgroup_region(const void* key, const char* name, size_t bytes, size_t align) {
   machine& m = self();
+  const uint32_t group = threadgroup_of(m);
   for (uint32_t i = 0; i < m.n_arrays; i++) {
-    if (m.arrays[i].key == key) return &m.arrays[i];
+    if (m.arrays[i].key == key && m.arrays[i].group == group) return &m.arrays[i];
   }
-  const size_t begin = (m.used_bytes + align - 1) / align * align;
+  const size_t begin = (m.used_bytes[group] + align - 1) / align * align;
   if (begin + bytes > MAX_THREADGROUP_BYTES || m.n_arrays == MAX_ARRAYS) {
     m.report->kind = fault_kind::THREADGROUP_MEMORY;
     m.report->bytes = begin + bytes;
     snprintf(m.report->name, sizeof m.report->name, "%s", name);
     stop(m);
   }
-  m.used_bytes = uint32_t(begin + bytes);
-  m.arrays[m.n_arrays] = {m.memory + begin, m.memory + begin + bytes, -1, key, name};
+  m.used_bytes[group] = uint32_t(begin + bytes);
+  m.arrays[m.n_arrays] = {m.memory[group] + begin, m.memory[group] + begin + bytes, -1, key, group, name};
   return &m.arrays[m.n_arrays++];
 }
 

@@ -13,17 +13,21 @@ template <class T> struct grid_index_ {
 template <class T, int N> struct grid_index_<vec<T, N>> {
   static vec<T, N> of(const uint32_t* v) { return each_<T, N>([&](int i) { return T(v[i]); }); }
 };
-template <class T> inline T tg_pos_() { return grid_index_<T>::of(lily::self().position); }
+template <class T> inline T tg_pos_() {
+  const lily::machine& m = lily::self();
+  const uint32_t position[3] = {m.position[0] + lily::threadgroup_of(m), m.position[1], m.position[2]};
+  return grid_index_<T>::of(position);
+}
 template <class T> inline T tgs_per_grid_() { return grid_index_<T>::of(lily::self().job->grid); }
 template <class T> inline T in_x_(uint32_t n, uint32_t other) {
   const uint32_t v[3] = {n, other, other};
   return grid_index_<T>::of(v);
 }
-template <class T> inline T tid_() { return in_x_<T>(lily::self().current, 0); }
-template <class T> inline T ntid_() { return in_x_<T>(lily::self().threads, 1); }
+template <class T> inline T tid_() { return in_x_<T>(lily::index_in_threadgroup(lily::self()), 0); }
+template <class T> inline T ntid_() { return in_x_<T>(lily::self().group_threads, 1); }
 template <class T> inline T lane_() { return T(lily::lane()); }
-template <class T> inline T sg_() { return T(lily::self().current / lily::LANES); }
-template <class T> inline T nsg_() { return T(lily::self().threads / lily::LANES); }
+template <class T> inline T sg_() { return T(lily::index_in_threadgroup(lily::self()) / lily::LANES); }
+template <class T> inline T nsg_() { return T(lily::self().group_threads / lily::LANES); }
 template <class T> inline T lanes_() { return T(lily::LANES); }
 
 // ---- barriers ------------------------------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ pub enum CheckError {
 #[derive(Clone, Debug)]
 pub struct Clang {
     program: String,
+    native: bool,
 }
 
 impl Clang {
@@ -83,9 +84,16 @@ impl Clang {
         let program = std::env::var(CLANG_VARIABLE).unwrap_or_else(|_| "clang-19".to_owned());
         let version = Command::new(&program).arg("--version").stdout(Stdio::null()).status();
         match version {
-            Ok(_) => Ok(Clang { program }),
+            Ok(_) => Ok(Clang { program, native: false }),
             Err(source) => Err(CheckError::Run { program, source }),
         }
+    }
+
+    /// For kernels that only other machines run: with their forms (`LILY_NATIVE_...`) of what Metal has
+    /// none of.
+    #[must_use]
+    pub fn with_native_forms(self) -> Self {
+        Clang { native: true, ..self }
     }
 
     /// Checks a library, that is a source with its instantiations.
@@ -97,6 +105,7 @@ impl Clang {
         let text = format!("{}\n{}", sources::flatten("runtime/check.clh")?, translated.code);
         let failed = |source| CheckError::Run { program: self.program.clone(), source };
         let mut child = Command::new(&self.program)
+            .args(self.native.then_some("-DLILY_CHECK_NATIVE"))
             .args(FLAGS)
             .stdin(Stdio::piped())
             .stdout(Stdio::null())

@@ -293,8 +293,17 @@ pub(crate) fn instantiate(
     let put_in = |text: &str| substitute(text, &template.parameters, args);
     let max_threads = template.max_threads.as_deref().map(put_in);
     let call = format!("{}<{}>", template.name, args.join(", "));
+    // Neighbouring threadgroups that exchange numbers (kernels/common/cluster.h).
+    let cluster = template.parameters.iter().position(|name| name == "CLUSTER");
+    let cluster = cluster.map(|at| args[at].as_str()).filter(|&size| size != "1");
     let code = match target {
         Target::Host => {
+            let cluster = cluster.map_or(String::new(), |n| {
+                format!(
+                    " extern \"C\" __attribute__((visibility(\"default\"))) const metal::uint \
+                     lily_cluster_{host_name} = {n};"
+                )
+            });
             let arguments =
                 template.buffers.iter().enumerate().map(|(i, buffer)| match buffer.kind {
                     BufferKind::Pointer { .. } => format!("{}(b[{i}])", put_in(&buffer.ty)),
@@ -304,7 +313,7 @@ pub(crate) fn instantiate(
                 });
             format!(
                 "extern \"C\" __attribute__((visibility(\"default\"))) void lily_entry_{host_name}\
-                 (const ::lily::binding* b) {{ {call}({}); }}",
+                 (const ::lily::binding* b) {{ {call}({}); }}{cluster}",
                 arguments.collect::<Vec<_>>().join(", ")
             )
         }
@@ -317,9 +326,6 @@ pub(crate) fn instantiate(
             });
             let parameters = parameters.chain(["const __grid_constant__ ahead_ ahead".to_owned()]);
             let names: Vec<_> = template.buffers.iter().map(|b| b.name.as_str()).collect();
-            // Neighbouring threadgroups that exchange numbers (kernels/common/cluster.h).
-            let cluster = template.parameters.iter().position(|name| name == "CLUSTER");
-            let cluster = cluster.map(|at| args[at].as_str()).filter(|&size| size != "1");
             let cluster =
                 cluster.map_or(String::new(), |n| format!("__cluster_dims__({n}, 1, 1) "));
             format!(

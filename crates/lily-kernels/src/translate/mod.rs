@@ -167,7 +167,8 @@ pub(crate) enum Target {
 ///
 /// Pointers into `device`, `constant` and `threadgroup` memory become `::lily::ptr<T>`, threadgroup
 /// storage becomes `LILY_THREADGROUP(T, name, dimensions)`, and every instantiation the function
-/// `extern "C" void lily_entry_<host name>(const ::lily::binding*)`, which each fibre calls.
+/// `extern "C" void lily_entry_<host name>(const ::lily::binding*)`, which each fibre calls. Where it runs in
+/// clusters (`common/cluster.h`), the number `lily_cluster_<host name>` says of how many threadgroups.
 ///
 /// # Errors
 /// Where the source leaves the dialect.

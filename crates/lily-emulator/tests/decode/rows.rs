@@ -1,12 +1,8 @@
 //! Rows of 4-bit matrices times one row of activations in whole numbers (`kernels/common/digits.h`), as machines with
-//! [`Tuning::row_tiles`] multiply them: against sums in `f64`, and whole steps of decode against the CPU device.
+//! [`Tuning::row_tiles`](lily_kernels::lower::Tuning::row_tiles) multiply them: against sums in `f64`.
 
-mod product;
-mod steps;
-#[path = "../support/mod.rs"]
-mod support;
-
-use product::{Activations, Product, SHAPES};
+use crate::product::{Activations, Product, SHAPES};
+use crate::support;
 
 /// Largest error, in the mean over the outputs and in units of theirs. Without the lowest of
 /// three digits it is 1e-4.

@@ -1,4 +1,4 @@
-//! Steps of decode as NVIDIA's tuning shapes them.
+//! Every step of a plan against the CPU device.
 
 use std::collections::BTreeSet;
 
@@ -6,7 +6,7 @@ use lily_checkpoint::Checkpoint;
 use lily_checkpoint::random::{RandomShape, RandomSpec, write_random};
 use lily_cpu::{CpuDevice, CpuOptions};
 use lily_device::compare::{Difference, Prepared, Start, compare_steps};
-use lily_device::{Device, NoProgress};
+use lily_device::{Device, DeviceError, NoProgress};
 use lily_emulator::{Edit, EmulatorDevice, EmulatorOptions};
 use lily_kernels::lower::Tuning;
 use lily_model::{BuildOptions, Fusions, build};
@@ -30,9 +30,9 @@ fn shape() -> RandomShape {
         n_heads: 16,
         n_kv_heads: 2,
         head_dim: 64,
-        linear_key_heads: 4,
-        linear_value_heads: 12,
-        linear_head_dim: 64,
+        linear_key_heads: 2,
+        linear_value_heads: 6,
+        linear_head_dim: 128,
         n_experts: 6,
         top_k: 3,
         expert_intermediate_size: 128,
@@ -42,11 +42,14 @@ fn shape() -> RandomShape {
 
 /// NVIDIA's, with several turns for every threadgroup of the head.
 fn tuning() -> Tuning {
-    Tuning { matvec_groups: 3, ..Tuning::nvidia().without_clusters() }
+    Tuning { matvec_groups: 3, ..Tuning::nvidia() }
 }
 
-/// The differences of a decode plan from the CPU, and the templates of its launches with their arguments.
-fn differences(tuning: Tuning, edits: Vec<Edit>) -> (Vec<Difference>, BTreeSet<String>) {
+/// The differences of a decode plan from the CPU, and the host names of its kernels.
+fn differences(
+    tuning: Tuning,
+    edits: Vec<Edit>,
+) -> Result<(Vec<Difference>, BTreeSet<String>), DeviceError> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("model");
     write_random(&path, &RandomSpec { layers: 4, seed: 5, shape: shape() }).unwrap();
@@ -73,17 +76,19 @@ fn differences(tuning: Tuning, edits: Vec<Edit>) -> (Vec<Difference>, BTreeSet<S
     let subject = Prepared { model: &emulator, plan: on_emulator };
     let mut found = Vec::new();
     let mut keep = |difference| found.push(difference);
-    compare_steps(plan.plan(), reference, subject, start, &mut keep).unwrap();
-    (found, names)
+    compare_steps(plan.plan(), reference, subject, start, &mut keep)?;
+    Ok((found, names))
 }
 
 fn is_wrong(difference: &&Difference) -> bool {
     !difference.within(if difference.elements == 1 { LIMIT_ALONE } else { LIMIT })
 }
 
-/// Kinds of the steps that are off.
-fn wrong(differences: &[Difference]) -> BTreeSet<&'static str> {
-    differences.iter().filter(is_wrong).map(|d| d.op).collect()
+/// Kinds of the steps that are off with a fault in the kernels.
+fn wrong(tuning: Tuning, (from, to): (&str, &str)) -> Result<BTreeSet<&'static str>, DeviceError> {
+    let edit = Edit { from: from.to_owned(), to: to.to_owned() };
+    let (differences, _) = differences(tuning, vec![edit])?;
+    Ok(differences.iter().filter(is_wrong).map(|d| d.op).collect())
 }
 
 #[test]
@@ -96,7 +101,7 @@ fn steps_of_decode_give_what_the_cpu_gives_with_and_without_tiles_of_rows() {
     let many_rows = Tuning { routed_down_rows: 16, ..plain.clone() };
     let mut names = Vec::new();
     for tuning in [tuning(), plain, many_rows] {
-        let (differences, launched) = differences(tuning.clone(), Vec::new());
+        let (differences, launched) = differences(tuning.clone(), Vec::new()).unwrap();
         let of_many = differences.iter().filter(|d| d.elements > 1);
         let largest = of_many.map(|d| d.relative).fold(0.0, f64::max);
         eprintln!("{largest:.1e} at most, row tiles {}", tuning.row_tiles);
@@ -144,7 +149,52 @@ fn faults_show_in_the_steps_that_multiply_by_digits_and_in_no_others() {
             &down,
         ),
     ] {
-        let edit = Edit { from: from.to_owned(), to: to.to_owned() };
-        assert_eq!(wrong(&differences(tuning, vec![edit]).0), *expected, "{from:?}");
+        assert_eq!(wrong(tuning, (from, to)).unwrap(), *expected, "{from:?}");
+    }
+}
+
+#[test]
+fn value_heads_shared_by_threadgroups_give_what_the_cpu_gives() {
+    if !support::has_compiler() {
+        return;
+    }
+    for delta_cluster in [2, 4] {
+        let tuning = Tuning { delta_cluster, ..Tuning::default() };
+        let (differences, names) = differences(tuning, Vec::new()).unwrap();
+        let name = format!("delta_mix_2_6_128_128_4_8_false_{delta_cluster}");
+        assert!(names.contains(&name), "{names:?}");
+        let wrong: Vec<_> = differences.iter().filter(is_wrong).collect();
+        assert!(wrong.is_empty(), "{delta_cluster}: {wrong:#?}");
+    }
+}
+
+#[test]
+fn faults_in_what_threadgroups_exchange_are_caught() {
+    if !support::has_compiler() {
+        return;
+    }
+    const SUM: &str = "square = cluster_sum<CLUSTER>(simd_sum(square), squares, rank, tid)";
+    let alone = SUM
+        .replace("cluster_sum<CLUSTER>(simd_sum(square), squares, rank, tid)", "simd_sum(square)");
+    let skipped = format!("if (rank > 0) {SUM}");
+    let other = SUM.replace("rank", "CLUSTER - 1 - rank");
+    let beyond = SUM.replace("rank", "CLUSTER");
+    let tuning = || Tuning { delta_cluster: 4, ..Tuning::default() };
+    for (from, to) in [
+        (SUM, &*alone),
+        ("rank = group % CLUSTER", "rank = 0"),
+        ("norm[rank * VALUES + tid]", "norm[tid]"),
+    ] {
+        assert_eq!(wrong(tuning(), (from, to)).unwrap(), BTreeSet::from(["delta_mix"]), "{to:?}");
+    }
+    // What is summed in another order is within the rounding.
+    assert_eq!(wrong(tuning(), (SUM, &other)).unwrap(), BTreeSet::new());
+    for (from, to, because) in [
+        ("  cluster_begin<CLUSTER>();\n", "", "cluster_sum without cluster_begin"),
+        (SUM, &*skipped, "not all threads reach the same barrier"),
+        (SUM, &*beyond, "of threadgroup array \"squares\", which has 16 bytes"),
+    ] {
+        let found = format!("{:?}", wrong(tuning(), (from, to)).unwrap_err());
+        assert!(found.replace('\\', "").contains(because), "{to:?}: {found}");
     }
 }
