@@ -24,8 +24,8 @@
 #ifdef LILY_NATIVE_ROWS
 enum : int { DIGIT_WORDS = 96, ZERO_WORDS = 8 };  // of 128 values; what idle lanes read
 
-// Eight activations, the 8 c .. 8 c + 7 of a row, as digits. The eight lanes of 64 values call together, and those
-// without values too, with zeros and real = false. sums[i]: sum of 64 values, and a sixteenth of their unit.
+// Eight activations, the 8 c .. 8 c + 7 of a row, as digits. The eight lanes of 64 values call together, and
+// lanes without values too, with real = false. sums[i]: sum of 64 values, and a sixteenth of their unit.
 METAL_FUNC void store_digits(threadgroup uint* digits, threadgroup float2* sums, float4 a, float4 b, uint c, bool real) {
   float most = max(max(max(abs(a.x), abs(a.y)), max(abs(a.z), abs(a.w))),
                    max(max(abs(b.x), abs(b.y)), max(abs(b.z), abs(b.w))));

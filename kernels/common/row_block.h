@@ -4,6 +4,10 @@
 // Used in this order: ask_rows, LILY_WAIT, stage_block, accumulate_rows, sum_rows; held_by says which products a thread
 // then holds. Here a simdgroup owns some neighbouring rows whole (row_products.h). A back end may bring its own way for
 // 4-bit matrices with bfloat scales (LILY_NATIVE_ROWS, digits.h); both keep the staged row in the same memory.
+//
+// Of that form: whole tiles of 16 rows, rows of K = 256 n up to 5120 in whole shares of 128 values per simdgroup. Order of
+// a sum: groups in ascending order within a lane's share of K, the four lanes of a quad, then the simdgroups that share K.
+// It depends on format, K and how the threadgroup is cut, which is the same for all rows of a matrix.
 #pragma once
 #include "common/digits.h"
 #include "common/row_products.h"

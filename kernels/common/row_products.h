@@ -1,4 +1,5 @@
-// Rows of a matrix times one row of activations: the loop of every matrix-vector kernel.
+// Rows of a matrix times one row of activations: the loop of the matrix-vector kernels, but where a back end has a form of
+// its own (row_block.h).
 //
 // A simdgroup takes some neighbouring rows. A lane takes packet 32 i + lane of each of them in step i, so a
 // simdgroup reads a row in whole lines. Steps come in batches whose packets are all in flight at once; the

@@ -5,7 +5,10 @@
 
 // Arrived at early and waited for late, so that nobody waits for a block that is still being launched.
 template <int CLUSTER> LILY_FUNC void cluster_begin() {
-  if (CLUSTER > 1) asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  if (CLUSTER > 1) {
+    __syncwarp();  // `aligned`: by a whole warp
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  }
 }
 
 template <int CLUSTER> LILY_FUNC float cluster_sum(float v, float* slots, uint rank, uint thread_index) {
@@ -16,6 +19,7 @@ template <int CLUSTER> LILY_FUNC float cluster_sum(float v, float* slots, uint r
     asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(theirs) : "r"(own), "r"(thread_index));
     asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(theirs), "f"(v) : "memory");
   }
+  __syncwarp();
   asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory");
   asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
   float sum = slots[0];

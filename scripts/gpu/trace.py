@@ -14,6 +14,8 @@ moment when the last block of the step before has ended:
     waited   its first block has waited
     longest  the longest time from there (or from the block's begin) to the block's end
     middle   the same, of the block in the middle
+
+A block ends when its first thread does. The first step has no predecessor and is left out.
 """
 import json
 import re

@@ -48,6 +48,13 @@ impl Function {
         self.function.cu_function()
     }
 
+    /// Asks for so many percent of a multiprocessor's memory as shared memory.
+    fn prefer_shared(&self, percent: u8) -> Result<(), CudaError> {
+        let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
+        let set = self.function.set_attribute(carveout, percent.into());
+        set.map_err(driver("cuFuncSetAttribute"))
+    }
+
     /// Admits launches with so many bytes of shared memory beyond what the kernel declares.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
         // Never fewer than before: another launch of the same kernel may want more.
@@ -132,13 +139,13 @@ impl KernelStore {
             let module = self.context.load_module(Ptx::from_binary(compiled.cubin));
             let module = module.map_err(driver("cuModuleLoadData"))?;
             let function = module.load_function(&name).map_err(driver("cuModuleGetFunction"))?;
-            if let Some(percent) = carveout {
-                let carveout = Attribute::CU_FUNC_ATTRIBUTE_PREFERRED_SHARED_MEMORY_CARVEOUT;
-                let set = function.set_attribute(carveout, percent.into());
-                set.map_err(driver("cuFuncSetAttribute"))?;
-            }
             let function = Function::new(function, name, compiled.waits, compiled.resources)?;
             self.functions.insert(kernel.clone(), Arc::new(function));
+        }
+        // Also of those that were there: another plan may have loaded them without.
+        let Some(percent) = carveout else { return Ok(()) };
+        for launch in &program.launches {
+            self.get(&launch.kernel).prefer_shared(percent)?;
         }
         Ok(())
     }

@@ -89,8 +89,8 @@ impl PreparedLaunch {
     /// Lets a block take `bytes` of shared memory, so that fewer of them fit on a multiprocessor, where
     /// each multiprocessor is to have one of the grid.
     pub(crate) fn spread(&mut self, bytes: u32, multiprocessors: usize) -> Result<(), CudaError> {
-        let blocks = self.grid.iter().map(|&n| n as usize).product::<usize>();
-        if blocks > multiprocessors || 2 * blocks <= multiprocessors {
+        let blocks = self.grid.iter().map(|&n| n as usize).product();
+        if !one_for_each(blocks, multiprocessors) {
             return Ok(());
         }
         self.shared = self.shared.max(bytes.saturating_sub(self.function.facts.shared_bytes));
@@ -120,6 +120,12 @@ impl PreparedLaunch {
         let function = Arc::clone(&self.function);
         ReadyLaunch { function, grid: self.grid, threads: self.threads, shared: self.shared, words }
     }
+}
+
+/// Whether a grid has about one block for each multiprocessor: fewer cannot crowd to any harm, and of more
+/// each is to have several.
+fn one_for_each(blocks: usize, multiprocessors: usize) -> bool {
+    blocks <= multiprocessors && 2 * blocks > multiprocessors
 }
 
 /// What a launch of one kernel may have.
@@ -294,6 +300,12 @@ mod tests {
 
     fn arguments() -> Vec<Argument> {
         vec![Argument::Buffer(BufferId(0), 0), Argument::Value(vec![0; 12])]
+    }
+
+    #[test]
+    fn grids_of_about_a_block_for_each_multiprocessor_are_spread() {
+        let spread = [1, 66, 67, 128, 132, 133, 386].map(|blocks| one_for_each(blocks, 132));
+        assert_eq!(spread, [false, false, true, true, true, false, false]);
     }
 
     #[test]

@@ -127,14 +127,15 @@ fn kernels_of_the_reference_plans_compile_for_the_oldest_chip_that_is_served() {
 
 #[test]
 fn kernels_of_every_kind_compile_with_a_trace() {
-    let tuning = tuning();
-    let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
-    let mut seen = BTreeSet::new();
-    let mut kernels: Vec<_> = launches.large.iter().map(|launch| &launch.kernel).collect();
-    kernels.retain(|kernel| seen.insert(kernel.template));
-    let traced = compiled(&kernels, &tuning, "sm_90a", true);
-    for (kernel, resources) in kernels.iter().zip(traced.iter().flatten()) {
-        eprintln!("{:3} registers traced: {}", resources.registers, kernel.host_name());
-        assert!(resources.registers > 0, "{}", kernel.host_name());
+    for (tuning, arch) in [(tuning(), "sm_90a"), (tuning().without_clusters(), "sm_80")] {
+        let Some(launches) = Launches::of_the_reference_plans(&tuning) else { return };
+        let mut seen = BTreeSet::new();
+        let mut kernels: Vec<_> = launches.large.iter().map(|launch| &launch.kernel).collect();
+        kernels.retain(|kernel| seen.insert(kernel.template));
+        let traced = compiled(&kernels, &tuning, arch, true);
+        for (kernel, resources) in kernels.iter().zip(traced.iter().flatten()) {
+            eprintln!("{:3} registers traced: {}", resources.registers, kernel.host_name());
+            assert!(resources.registers > 0, "{}", kernel.host_name());
+        }
     }
 }

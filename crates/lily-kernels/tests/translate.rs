@@ -71,6 +71,21 @@ fn an_instantiation_becomes_an_entry_with_its_buffers_by_index() {
 }
 
 #[test]
+fn a_kernel_in_clusters_says_so_to_cuda() {
+    let source = |n: &str| {
+        format!(
+            "template <int CLUSTER> [[kernel, max_total_threads_per_threadgroup(32)]] void f(\
+             device float* y [[buffer(0)]]) {{ y[0] = CLUSTER; }}\n\
+             template [[host_name(\"f_a\")]] [[kernel]] decltype(f<{n}>) f<{n}>;"
+        )
+    };
+    let four = cuda(&source("4"));
+    assert_contains(&four, "__cluster_dims__(4, 1, 1) __launch_bounds__(32) f_a(");
+    let one = cuda(&source("1"));
+    assert!(!one.code.contains("__cluster_dims__"), "{}", one.code);
+}
+
+#[test]
 fn the_entry_for_the_host_wraps_each_binding() {
     assert_contains(
         &host(&kernel("")),

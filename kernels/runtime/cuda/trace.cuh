@@ -1,4 +1,5 @@
-// When the blocks of a kernel begin, have waited and end, for whoever compiles with LILY_TRACE.
+// When the blocks of a kernel begin, have waited and end, for whoever compiles with LILY_TRACE. All by the clock of a
+// block's first thread: other warps of it may end later.
 #pragma once
 
 #ifndef LILY_TRACE
@@ -19,12 +20,14 @@ LILY_FUNC unsigned long long global_timer_() {
 }
 
 static __shared__ unsigned long long waited_;
+#if __CUDA_ARCH__ >= 900
 #undef LILY_WAIT
-#define LILY_WAIT()                                                   \
-  do {                                                                \
-    asm volatile("griddepcontrol.wait;" ::: "memory");                \
-    if (threadIdx.x == 0) waited_ = clock64();                        \
+#define LILY_WAIT()                                    \
+  do {                                                 \
+    asm volatile("griddepcontrol.wait;" ::: "memory"); \
+    if (threadIdx.x == 0) waited_ = clock64();         \
   } while (0)
+#endif
 
 // Nothing is kept in registers meanwhile: a kernel that takes more of them would have fewer blocks at a time.
 struct trace_ {
@@ -48,7 +51,7 @@ struct trace_ {
     record().multiprocessor = multiprocessor;
   }
 };
-#define LILY_BEGIN(ahead)                \
+#define LILY_BEGIN(ahead)        \
   const trace_ traced_(ahead);   \
   ask_ahead_(ahead)
 #endif

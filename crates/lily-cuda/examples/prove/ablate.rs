@@ -78,7 +78,7 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
     add("the head staged anew for each share", fusions, &|o| {
         o.tuning.matvec_groups = usize::MAX;
     });
-    add("one expert row per simdgroup", fusions, &|o| o.tuning.routed_gated.0 = 1);
+    add("one expert row per simdgroup, no tensor cores", fusions, &|o| o.tuning.routed_gated.0 = 1);
     for rows in [16, 32, 64] {
         if rows != base.tuning.expert_tile_rows {
             add(&format!("expert tiles of {rows} rows"), fusions, &|o| {

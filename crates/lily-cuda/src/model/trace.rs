@@ -51,7 +51,8 @@ pub struct StepTrace {
     /// Host name of its kernel.
     pub kernel: String,
     /// Of each block, in cycles of its multiprocessor: begun, had waited (0: did not wait), ended; in ns
-    /// of the global timer: begun, ended; and the multiprocessor.
+    /// of the global timer: begun, ended; and the multiprocessor. By its first thread, which other warps
+    /// may outlast.
     pub blocks: Vec<[u64; WORDS]>,
 }
 

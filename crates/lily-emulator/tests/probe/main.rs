@@ -34,6 +34,7 @@ type Key = (Kernel, [u32; 3], u32, Option<usize>);
 #[derive(Default)]
 struct Report {
     probed: HashSet<Key>,
+    templates: BTreeSet<&'static str>,
     worst: BTreeMap<&'static str, (usize, Outcome, String)>,
     missing: BTreeSet<String>,
     failures: BTreeSet<String>,
@@ -47,9 +48,11 @@ fn every_kernel_gives_what_the_cpu_gives() {
         report.golden(golden);
     }
     report.print();
-    let Report { failures, missing, .. } = &report;
+    let Report { failures, missing, templates, .. } = &report;
     assert!(failures.is_empty(), "{} failures, all of them above", failures.len());
     assert!(missing.is_empty() || !plans::COMPLETE, "operations without a kernel: {missing:?}");
+    let all = words("LILY_PROBE").is_empty() && words("LILY_PROBE_GOLDEN").is_empty();
+    assert!(templates.contains("gated_delta_chunks") || !all, "no scan went by chunks");
 }
 
 /// Whether `LILY_PROBE` asks for a step.
@@ -133,6 +136,7 @@ impl Report {
             if !self.probed.insert(key(launch, scenario, plan)) {
                 continue;
             }
+            self.templates.insert(launch.kernel.template);
             let what = format!("{} ({}), {context}", step.name, launch.kernel.host_name());
             if let Err(error) = emulator.probe(on_emulator, index, &mut ours) {
                 self.failures.insert(format!("{what}: {error}"));

@@ -7,7 +7,7 @@
 //!
 //! Two facts are not in a program: how much threadgroup memory a kernel declares and how many threads
 //! its registers allow. Metal's compiler states them with the pipeline, see [`check_pipeline`].
-//! Launches have no dynamic threadgroup memory, so there are no lengths of it to check.
+//! Launches have no dynamic threadgroup memory on Metal, so there are no lengths of it to check.
 
 mod footprint;
 

@@ -31,16 +31,14 @@ pub struct Tuning {
     /// Simdgroups of a threadgroup of such a product, where there is enough work: 2 to 16, a power of
     /// two. Changes the order of the sum of squares of a folded norm.
     pub matvec_simdgroups: usize,
-    /// Activations that a thread of such a product stages at most, which gives the fewest simdgroups of a
-    /// threadgroup: 8, 16 or 32.
-    pub staged_values: usize,
     /// Threadgroups of a product with a single matrix and a folded norm, such as the head's, at most;
     /// where there would be more, each takes several shares of the rows and stages its input once.
     pub matvec_groups: usize,
     /// Rows of both matrices that a simdgroup of the gate and up projections of the experts of one token
     /// takes at most, 1, 2 or 4, and simdgroups of a threadgroup, 2 to 16.
     pub routed_gated: (usize, usize),
-    /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8.
+    /// Outputs of a threadgroup of their down projections at most: 1, 2, 4 or 8; 16 where `row_tiles` takes
+    /// them.
     pub routed_down_rows: usize,
     /// The machine multiplies 16 rows of 4-bit matrices at a time with one row of activations
     /// (`common/digits.h` of the kernels); [`Tuning::defines`] tells its compiler.
@@ -80,7 +78,6 @@ impl Default for Tuning {
             expert_tile_rows: 32,
             matvec_rows: 4,
             matvec_simdgroups: 8,
-            staged_values: 32,
             matvec_groups: usize::MAX,
             routed_gated: (1, 8),
             routed_down_rows: 4,

@@ -8,14 +8,15 @@ use crate::lower::Tuning;
 /// Threadgroups that keep a large machine busy; smaller ones are kept busy by fewer.
 const ENOUGH_GROUPS: usize = 128;
 
-/// Threadgroups that are so few that their number does not matter.
+/// Fewer threadgroups than this leave most of any machine idle, however small they are.
 const FEW_GROUPS: usize = 8;
 
 /// 32-bit words of weights that a lane has in flight, as in `row_plan` of the kernels; half of them are
 /// enough to keep memory busy.
 const WORDS_IN_FLIGHT: usize = 32;
 
-/// Activations of a row that are staged at a time where it is long: as in the kernels.
+/// Activations that a thread stages at most, of at most so many at a time: as in the kernels.
+const MOST_STAGED: usize = 32;
 const LARGE_TILE: usize = 4096;
 
 /// Longest row of activations that is staged as one tile: as in the kernels.
@@ -49,7 +50,7 @@ impl Shape {
             ns.iter().map(|n| n.div_ceil(rows * simdgroups)).sum()
         };
         let least_simdgroups =
-            k.min(LARGE_TILE).div_ceil(32 * tuning.staged_values).next_power_of_two().max(2);
+            k.min(LARGE_TILE).div_ceil(32 * MOST_STAGED).next_power_of_two().max(2);
         let enough = |rows, simdgroups| groups(rows, simdgroups) >= ENOUGH_GROUPS;
 
         let mut rows = most_rows.min(tuning.matvec_rows).max(1);
@@ -69,7 +70,7 @@ impl Shape {
         while simdgroups > least_simdgroups && !enough(rows, simdgroups) {
             simdgroups /= 2;
         }
-        // A handful of rows leaves most of the machine idle: more threads stage for them.
+        // A handful of rows, such as the shared expert's gate alone: more threads stage for them.
         if groups(rows, simdgroups) < FEW_GROUPS {
             simdgroups = simdgroups.max(4);
         }
@@ -118,6 +119,7 @@ mod tests {
         assert_eq!(shape(4, &[2048], 4096), Shape { rows: 1, simdgroups: 16 });
         assert_eq!(shape(8, &[256, 1], 2048), Shape { rows: 1, simdgroups: 2 });
         assert_eq!(shape(4, &[248_320], 2048), Shape { rows: 4, simdgroups: 8 });
+        assert_eq!(shape(8, &[1], 2048), Shape { rows: 1, simdgroups: 4 });
     }
 
     #[test]

@@ -15,6 +15,8 @@ const MOST_SLOTS: usize = 32;
 /// Rows of a tile of a machine's own product, and the longest rows of which a simdgroup holds that many.
 const TILE_ROWS: usize = 16;
 const MOST_TILE_DEPTH: usize = 1024;
+/// What every back end has of threadgroup memory.
+const MOST_BYTES: usize = 32 << 10;
 /// Most simdgroups of such a threadgroup; beyond, one takes several slots.
 const MOST_DOWN_SIMDGROUPS: usize = 16;
 
@@ -72,12 +74,13 @@ pub(in crate::lower) fn routed_down(
     if !reads_published_experts(cx, op) {
         return Err(cx.unsupported("experts that another step than routed_gated_linear chose"));
     }
+    let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
     let tiles = cx.tuning.row_tiles
+        && tile_bytes(op.top_k, op.n.max(op.shared_n), simdgroups) <= MOST_BYTES
         && takes_tile(cx, op.down, op.n)?
         && takes_tile(cx, op.shared_down, op.shared_n)?;
     let most_rows = if tiles { TILE_ROWS } else { cx.tuning.routed_down_rows };
     let rows = if op.dim < most_rows { 1 } else { most_rows };
-    let simdgroups = (op.top_k + 1).min(MOST_DOWN_SIMDGROUPS);
     let args = vec![
         cx.format(op.down)?,
         cx.format(op.shared_down)?,
@@ -103,6 +106,13 @@ pub(in crate::lower) fn routed_down(
             Binding::Region(op.x.clone()),
         ],
     })
+}
+
+/// Bytes of threadgroup memory where every simdgroup has the `k` activations of a slot as digits: as in
+/// `slot_kind` and the array `part` of the kernels.
+fn tile_bytes(top_k: usize, k: usize, simdgroups: usize) -> usize {
+    let digits = (k / 128 * 96 + 8) * 4;
+    (top_k + 1) * TILE_ROWS * 4 + simdgroups * (digits + k / 64 * 8)
 }
 
 /// Whether a machine with its own way for rows (`slot_kind` of the kernels) takes those of this matrix of
@@ -131,5 +141,17 @@ fn experts_of(op: &Op) -> Option<(&Region, bool)> {
         Op::RoutedGatedLinear(op) => Some((&op.experts, true)),
         Op::Route(op) => Some((&op.experts, false)),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn digits_of_many_or_long_slots_do_not_fit() {
+        assert_eq!(tile_bytes(8, 512, 9), 15_264);
+        assert_eq!(tile_bytes(16, 1024, 16), 52_800);
+        assert!(tile_bytes(8, 512, 9) <= MOST_BYTES && tile_bytes(16, 1024, 16) > MOST_BYTES);
     }
 }
