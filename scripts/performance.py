@@ -120,7 +120,13 @@ class Plans:
         if key not in self.known:
             command = [self.lily, "plan", "--json", "--model-path", self.model, "--phase", phase, "--rows", str(rows),
                        "--position", str(position), "--context", str(CONTEXT), "--kv-cache", "bf16", "--device", device]
-            self.known[key] = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+            try:
+                ran = subprocess.run(command, capture_output=True, text=True)
+            except OSError as error:
+                raise SystemExit(f"{self.lily}: {error.strerror}; --lily names the program") from None
+            if ran.returncode != 0:
+                raise SystemExit(ran.stderr.strip())
+            self.known[key] = json.loads(ran.stdout)
         return self.known[key]
 
     def kinds(self, phase, rows, position, device="metal"):

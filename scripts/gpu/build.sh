@@ -2,6 +2,12 @@
 # Builds what scripts/gpu/prove.sh runs, into the folder $1 (default target/gpu). Needs no CUDA.
 # PROFILE=dev is quicker to build; only loading and the reference are slower then.
 set -eu
+case ${1:-} in
+  -*)
+    echo "usage: [PROFILE=dev] $0 [FOLDER]  (default target/gpu)"
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/../.."
 to=${1:-target/gpu}
 profile=${PROFILE:-release}

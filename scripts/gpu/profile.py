@@ -4,6 +4,8 @@ import csv
 import sys
 from collections import defaultdict
 
+if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+    sys.exit(__doc__)
 lines = [line for line in open(sys.argv[1], encoding="utf-8") if line.startswith('"')]
 rows = list(csv.DictReader(lines))
 NANOSECONDS = {"ns": 1, "nsecond": 1, "us": 1e3, "usecond": 1e3, "ms": 1e6, "msecond": 1e6}

@@ -28,6 +28,12 @@
 #   CUDA     switches of the device, such as stream,early=off
 #   LILY_KERNELS=kernels takes the sources of the kernels from the checkout, not from the programs
 set -u
+case ${1:-} in
+  -*)
+    sed -n '2,/^set/s/^# \{0,1\}//p' "$0"
+    exit 2
+    ;;
+esac
 cd "$(dirname "$0")/../.."
 OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-target/gpu-models} LIMIT=${LIMIT:-500}
 GOLDENS=${GOLDENS:-shared/goldens} CUDA=${CUDA:-}

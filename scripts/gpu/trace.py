@@ -58,6 +58,8 @@ def kind(step):
 
 
 def main():
+    if len(sys.argv) != 2 or sys.argv[1].startswith("-"):
+        sys.exit(__doc__)
     trace = json.load(open(sys.argv[1]))
     steps = trace["steps"]
     place(steps)

@@ -18,12 +18,21 @@ pub(crate) struct Chosen {
 
 /// The machine that the flags ask for, or the best one there is.
 pub(crate) fn choose(args: &EngineArgs) -> Result<Chosen> {
+    only_for_cuda(&args.planning)?;
     match args.planning.device {
         DeviceKind::Cpu => cpu(args),
         DeviceKind::Cuda => Ok(cuda(&args.planning)?.context("the CUDA device cannot be used")?),
         DeviceKind::Metal => Ok(metal().context("the Metal device cannot be used")?),
         DeviceKind::Auto => auto(args),
     }
+}
+
+/// Switches of a device that is not asked for would be taken without effect.
+fn only_for_cuda(args: &PlanningArgs) -> Result<()> {
+    if args.cuda.is_empty() || args.device == DeviceKind::Cuda {
+        return Ok(());
+    }
+    Err(usage("--cuda is for --device cuda"))
 }
 
 fn auto(args: &EngineArgs) -> Result<Chosen> {
@@ -65,6 +74,7 @@ pub(crate) fn gpus(args: &EngineArgs) -> Result<[Gpu; 2]> {
 /// What plans need to know of the machine that the flags name. None is opened: `auto` is the
 /// processor, so that the same flags give the same plan everywhere.
 pub(crate) fn planned(args: &PlanningArgs) -> Result<DeviceFacts> {
+    only_for_cuda(args)?;
     let name = || "not opened".to_owned();
     Ok(match args.device {
         DeviceKind::Auto | DeviceKind::Cpu => {

@@ -542,3 +542,24 @@ fn a_checkpoint_is_not_written_over_something() {
     let run = lily(["make-checkpoint", "--random", "--layers", "4", dir]);
     assert_refused("not empty", &run, 2, &["exists and is not an empty directory"]);
 }
+
+#[test]
+fn switches_of_a_device_that_is_not_asked_for_are_refused() {
+    for args in [
+        ["bench", "--device=cpu", "--cuda=trace"],
+        ["plan", "--device=metal", "--cuda=trace"],
+        ["generate", "--prompt=Hi", "--cuda=trace"],
+    ] {
+        let run = lily(args);
+        assert_eq!((run.code, run.stdout.as_str()), (2, ""), "{args:?}: {}", run.stderr);
+        assert!(run.stderr.contains("--cuda is for --device cuda"), "{args:?}: {}", run.stderr);
+    }
+}
+
+#[test]
+fn a_length_that_is_no_number_is_told_in_plain_words() {
+    let run = lily(["bench", "--lengths=1k"]);
+    assert_eq!(run.code, 2);
+    assert!(run.stderr.contains("must be a whole number, at least 1"), "{}", run.stderr);
+    assert!(!run.stderr.contains("invalid digit"), "{}", run.stderr);
+}

@@ -184,7 +184,7 @@ pub(crate) fn positive(text: &str) -> Result<usize, String> {
     match text.trim().parse::<usize>() {
         Ok(0) => Err("must be at least 1".into()),
         Ok(n) => Ok(n),
-        Err(e) => Err(format!("{e}; must be a whole number, at least 1")),
+        Err(_) => Err("must be a whole number, at least 1".into()),
     }
 }
 
