@@ -44,6 +44,13 @@ impl Chip {
         self.capability.0 >= 9
     }
 
+    /// Whether kernels of decode should share a multiprocessor as [`crate::CudaOptions::carveout`] and
+    /// [`crate::CudaOptions::spread`] say. It pays where steps start early, and both are shares of the
+    /// 228 KB that such chips have for servers; of 100 KB they would leave a kernel too little.
+    pub(crate) fn shares_evenly(&self) -> bool {
+        self.has_clusters() && self.shared_bytes >= 200 << 10
+    }
+
     fn of(context: &CudaContext) -> Result<Chip, CudaError> {
         let get = |attribute| context.attribute(attribute).map_err(driver("cuDeviceGetAttribute"));
         let count = |attribute| get(attribute).map(|value| value.max(0) as u32);
@@ -197,6 +204,15 @@ mod tests {
         assert_eq!(chip((8, 9)).arch(), "sm_89");
         assert_eq!(chip((9, 0)).arch(), "sm_90a");
         assert_eq!(chip((12, 0)).arch(), "sm_120a");
+    }
+
+    #[test]
+    fn only_chips_with_room_and_early_starts_share_multiprocessors_evenly() {
+        let evenly = |capability, kib: u32| {
+            Chip { shared_bytes: kib << 10, ..chip(capability) }.shares_evenly()
+        };
+        assert!(evenly((9, 0), 228) && evenly((10, 0), 228));
+        assert!(!evenly((8, 0), 164) && !evenly((8, 9), 100) && !evenly((12, 0), 100));
     }
 
     #[test]

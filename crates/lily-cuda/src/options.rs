@@ -82,12 +82,13 @@ pub struct CudaOptions {
     pub trace: bool,
     /// Percent of a multiprocessor's memory that is shared memory, the rest being cache, for all kernels
     /// of plans of one row alike: one that wants another share than those that run cannot start beside
-    /// them. `None`: as the driver chooses for each. The default was measured on an H200 (228 KB).
+    /// them. `None`: as the driver chooses for each. The default was measured on an H200;
+    /// chips without its 228 KB or early starts do as the driver chooses.
     pub carveout: Option<u8>,
     /// Percent of a multiprocessor's shared memory that a block takes at least where a grid has about as
     /// many blocks as there are multiprocessors, in plans of one row: so that fewer of them go to one
     /// multiprocessor, which they do when they start early and find it free. 0: what the kernel declares.
-    /// The default was measured on an H200.
+    /// The default was measured on an H200; as for `carveout`, other chips take what is declared.
     pub spread: u8,
     /// How kernels are shaped.
     pub tuning: Tuning,

@@ -154,7 +154,8 @@ impl CudaModel {
     fn prepare_plan(&mut self, plan: ValidPlan) -> Result<PlanId, CudaError> {
         let program = self.lower(&plan)?;
         // Steps of many rows run one after the other, each with what suits it best.
-        let carveout = self.options.carveout.filter(|_| plan.plan().rows == 1);
+        let evenly = plan.plan().rows == 1 && self.chip.shares_evenly();
+        let carveout = self.options.carveout.filter(|_| evenly);
         self.kernels.load(&program, carveout)?;
         let rows = u32::try_from(plan.plan().rows).expect("a plan has fewer rows than 2^32");
         let records = self.options.trace.then(|| Records::new(&self.context, &program, rows));
@@ -174,7 +175,7 @@ impl CudaModel {
             Submission::Chain => Order::chain(&plan),
             _ => Order::of(&plan),
         };
-        if plan.plan().rows == 1 {
+        if evenly {
             let bytes = self.chip.shared_bytes / 100 * u32::from(self.options.spread);
             for launch in &mut launches {
                 launch.spread(bytes, self.chip.multiprocessors)?;
