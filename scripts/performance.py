@@ -83,13 +83,14 @@ PUBLISHED_STAGES = 555  # of a decode step of the published Lily
 # Metal's tuning under NVRTC 13: registers and threads as the test prints them, bytes of threadgroup
 # memory from the assembler's log, threadgroups of one step by the launch (prefill: of 4096 rows).
 KERNELS = [
-    ("decode", "stacked_matvec (in_proj, qkv_proj)", 64, 256, 10272, 386),
-    ("decode", "stacked_matvec (gates, 8-bit)", 72, 64, 10248, 129),
+    ("decode", "stacked_matvec (in_proj)", 64, 256, 10272, 386),
+    ("decode", "stacked_matvec (qkv_proj)", 80, 256, 10272, 288),
+    ("decode", "stacked_matvec (gates, 8-bit)", 80, 64, 10248, 129),
     ("decode", "stacked_matvec (lm_head)", 80, 256, 10272, 7760),
-    ("decode", "matvec (out_proj, o_proj)", 48, 512, 20480, 128),
+    ("decode", "matvec (out_proj, o_proj)", 55, 512, 20480, 128),
     ("decode", "delta_mix", 94, 512, 2048, 32),
-    ("decode", "routed_gated_matvec", 54, 256, 10276, 576),
-    ("decode", "routed_down", 40, 288, 144, 512),
+    ("decode", "routed_gated_matvec", 56, 256, 10276, 576),
+    ("decode", "routed_down", 56, 288, 360, 512),
     ("decode", "attention_split, bf16 cache", 99, 256, 27648, 128),
     ("decode", "attention_split, f32 cache", 123, 256, 27648, 128),
     ("decode", "attention_merge", 32, 256, 4416, 64),

@@ -22,6 +22,11 @@
 #include "common/format.h"
 
 #ifdef LILY_NATIVE_ROWS
+// The formats whose products are made so.
+template <typename F> struct digit_format {
+  enum : bool { TAKEN = is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>> };
+};
+
 enum : int { DIGIT_WORDS = 96, ZERO_WORDS = 8 };  // of 128 values; what idle lanes read
 
 // Eight activations, the 8 c .. 8 c + 7 of a row, as digits. The eight lanes of 64 values call together, and

@@ -21,7 +21,7 @@ template <typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS> struct row
     WORDS = K / 128 * int(DIGIT_WORDS) + int(ZERO_WORDS),
     FITS = TAKES % 16 == 0 && TILES * SPLITS == SIMDGROUPS && K % (128 * SPLITS) == 0 && K % 256 == 0 &&
            tile_of<K>::VALUES == K && WORDS + 2 * 16 * SIMDGROUPS <= tile_of<K>::FLOATS && TAKES <= SIMDGROUPS * 32,
-    OWN = FITS && (is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>>)
+    OWN = FITS && digit_format<F>::TAKEN
   };
 #else
   enum : int { OWN = 0 };
@@ -155,9 +155,9 @@ METAL_FUNC void ask_rows(thread row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1>&
                  split * own::CHUNKS, at.lane);
 }
 
-// stage_loaded as digits.
-template <bool NORM, int K, int SIMDGROUPS>
-METAL_FUNC void stage_digits(staged_x tile, const thread tile_chunks<K, SIMDGROUPS * 32>& chunks,
+template <bool NORM, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
+METAL_FUNC void stage_loaded(const thread row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1>& block, staged_x tile,
+                             const thread tile_chunks<K, SIMDGROUPS * 32>& chunks,
                              const thread tile_chunks<K, SIMDGROUPS * 32>& norm_chunks, thread float& squares,
                              thread_place at) {
   threadgroup uint* digits = (threadgroup uint*)tile.values;
@@ -175,14 +175,6 @@ METAL_FUNC void stage_digits(staged_x tile, const thread tile_chunks<K, SIMDGROU
   if (at.index < uint(ZERO_WORDS)) digits[K / 128 * int(DIGIT_WORDS) + at.index] = 0;
   publish_squares<NORM>(tile, squares, at);
   threadgroup_barrier(mem_flags::mem_threadgroup);
-}
-
-template <bool NORM, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>
-METAL_FUNC void stage_loaded(const thread row_block<F, K, TAKES, MATRICES, SIMDGROUPS, 1>& block, staged_x tile,
-                             const thread tile_chunks<K, SIMDGROUPS * 32>& chunks,
-                             const thread tile_chunks<K, SIMDGROUPS * 32>& norm_chunks, thread float& squares,
-                             thread_place at) {
-  stage_digits<NORM, K, SIMDGROUPS>(tile, chunks, norm_chunks, squares, at);
 }
 
 template <bool NORM, typename T, typename F, int K, int TAKES, int MATRICES, int SIMDGROUPS>

@@ -31,8 +31,7 @@ METAL_FUNC void multiply_rows_direct(thread float* products, thread row_batch<F,
 template <typename F, int K, int ROWS> struct slot_kind {
 #ifdef LILY_NATIVE_ROWS
   enum : int {
-    OWN = ROWS == 16 && K % 128 == 0 && K <= 1024 &&
-          (is_same_v<F, affine<4, 64, bfloat>> || is_same_v<F, affine<4, 128, bfloat>>)
+    OWN = ROWS == 16 && K % 128 == 0 && K <= 1024 && digit_format<F>::TAKEN
   };
   enum : int { WORDS = OWN ? K / 128 * int(DIGIT_WORDS) + int(ZERO_WORDS) : 4, SUMS = OWN ? K / 64 : 1 };
 #else

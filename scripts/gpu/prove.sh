@@ -37,6 +37,15 @@ esac
 cd "$(dirname "$0")/../.."
 OUT=${OUT:-out} BIN=${BIN:-target/gpu} MODELS=${MODELS:-target/gpu-models} LIMIT=${LIMIT:-500}
 GOLDENS=${GOLDENS:-shared/goldens} CUDA=${CUDA:-}
+for section in "$@"; do
+  case $section in
+    facts | steps | goldens | tokens | company | sanitize | profile | trace | bench | ablate | score | all) ;;
+    *)
+      echo "unknown section $section; $0 -h names them" >&2
+      exit 2
+      ;;
+  esac
+done
 RESULTS=$(mktemp -d)
 mkdir -p "$OUT" "$MODELS"
 chmod +x "$BIN"/* 2>/dev/null || true
@@ -153,14 +162,10 @@ score() {
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader || true
 for section in "$@"; do
   case $section in
-    facts | steps | goldens | tokens | company | sanitize | profile | trace | bench | ablate | score) "$section" ;;
     all)
       for each in facts steps goldens tokens company sanitize profile trace bench ablate score; do "$each"; done
       ;;
-    *)
-      echo "unknown section $section" >&2
-      exit 2
-      ;;
+    *) "$section" ;;
   esac
 done
 if [ -n "$failed" ]; then

@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, Ordering};
 
 use cudarc::driver::sys::CUfunction_attribute as Attribute;
 use cudarc::driver::{CudaContext, CudaFunction, sys};
@@ -24,8 +23,6 @@ pub(crate) struct Function {
     /// Sizes of its parameters in bytes.
     pub(crate) parameters: Vec<usize>,
     pub(crate) facts: KernelFacts,
-    /// Bytes of shared memory that a launch may add.
-    dynamic: AtomicU32,
 }
 
 /// What the compiler made of a kernel.
@@ -57,11 +54,6 @@ impl Function {
 
     /// Admits launches with so many bytes of shared memory beyond what the kernel declares.
     pub(crate) fn allow_shared(&self, bytes: u32) -> Result<(), CudaError> {
-        // Never fewer than before: another launch of the same kernel may want more.
-        let before = self.dynamic.fetch_max(bytes, Ordering::Relaxed);
-        if bytes <= before {
-            return Ok(());
-        }
         let most = Attribute::CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES;
         let set = self.function.set_attribute(most, bytes.cast_signed());
         set.map_err(driver("cuFuncSetAttribute"))
@@ -85,7 +77,7 @@ impl Function {
             waits,
         };
         let parameters = parameters(function.cu_function())?;
-        Ok(Function { function, waits, parameters, facts, dynamic: AtomicU32::new(0) })
+        Ok(Function { function, waits, parameters, facts })
     }
 }
 

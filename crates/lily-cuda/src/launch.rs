@@ -76,8 +76,7 @@ impl PreparedLaunch {
         };
         limits.check(grid, launch.threads, &arguments)?;
         let (step, threads) = (step.to_owned(), launch.threads);
-        let shared = 0;
-        Ok(PreparedLaunch { step, function, grid, threads, shared, arguments, records })
+        Ok(PreparedLaunch { step, function, grid, threads, shared: 0, arguments, records })
     }
 
     /// Lets it ask for these weights, which a later step reads.
@@ -93,7 +92,7 @@ impl PreparedLaunch {
         if !one_for_each(blocks, multiprocessors) {
             return Ok(());
         }
-        self.shared = self.shared.max(bytes.saturating_sub(self.function.facts.shared_bytes));
+        self.shared = bytes.saturating_sub(self.function.facts.shared_bytes);
         self.function.allow_shared(self.shared)
     }
 

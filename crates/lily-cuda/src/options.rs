@@ -117,7 +117,7 @@ impl CudaOptions {
         let tuning = self.tuning.clone();
         match self.activations {
             // Chunks multiply through bf16.
-            Elem::F32 => Tuning { scan_chunk: 0, ..tuning },
+            Elem::F32 => Tuning { scan_chunks: false, ..tuning },
             _ => tuning,
         }
     }
@@ -143,7 +143,7 @@ impl CudaOptions {
     "{word:?} is no choice for the CUDA device; expected graph, chain, stream, checked, early=off, \
      early=decode, early=chains, early=all, ahead=N, activations=f32, gqa=off, gemm_rows=N, \
      matmul_block=RxCxMxN, expert_tile=N, matvec_rows=N, matvec_simdgroups=N, matvec_groups=N, \
-     row_tiles=off, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, scan_chunk=N, \
+     row_tiles=off, gated_rows=N, gated_simdgroups=N, down_rows=N, scan_block=N, scan_chunks=off, \
      delta_lanes=N, mix_lanes=N, delta_cluster=N, carveout=N, carveout=off, spread=N, trace, \
      cache=off, cache=FOLDER or device=N"
 )]
@@ -170,6 +170,7 @@ impl FromStr for CudaOptions {
                 "early=all" => options.programmatic = Programmatic::All,
                 "activations=f32" => options.activations = Elem::F32,
                 "gqa=off" => options.tuning.gqa_packing = false,
+                "scan_chunks=off" => options.tuning.scan_chunks = false,
                 "row_tiles=off" => options.tuning.row_tiles = false,
                 "trace" => options.trace = true,
                 "cache=off" => options.cache = KernelCache::Off,
@@ -226,7 +227,6 @@ impl CudaOptions {
                     "down_rows" => (&mut tuning.routed_down_rows, &[1, 2, 4, 8]),
                     "scan_block" => (&mut tuning.scan_block, &[1, 2, 4, 8]),
                     "delta_cluster" => (&mut tuning.delta_cluster, &[1, 2, 4, 8]),
-                    "scan_chunk" => (&mut tuning.scan_chunk, &[0, 16]),
                     "mix_lanes" => (&mut tuning.mix_lanes, &[4, 8, 16]),
                     "delta_lanes" => (&mut tuning.delta_lanes, &[4, 8, 16]),
                     _ => return Err(refused()),
@@ -274,9 +274,9 @@ mod tests {
 
     #[test]
     fn exact_products_leave_the_scan_no_chunks() {
-        let of = |words: &str| words.parse::<CudaOptions>().unwrap().tuning().scan_chunk;
-        assert_eq!((of(""), of("scan_chunk=0")), (16, 0));
-        assert_eq!((of("activations=f32"), of("activations=f32,scan_chunk=16")), (0, 0));
+        let of = |words: &str| words.parse::<CudaOptions>().unwrap().tuning().scan_chunks;
+        assert_eq!((of(""), of("scan_chunks=off")), (true, false));
+        assert!(!of("activations=f32"));
     }
 
     #[test]
@@ -291,7 +291,7 @@ mod tests {
             "carveout=101",
             "spread=51",
             "scan_block=3",
-            "scan_chunk=32",
+            "scan_chunks=16",
             "ahead=-1",
             "matmul_block=64x128",
             "matmul_block=64x128x0x4",

@@ -24,7 +24,7 @@ fn scans(rows: usize, tuning: &Tuning) -> Option<BTreeSet<&'static str>> {
 
 #[test]
 fn scans_of_many_rows_go_by_chunks_where_the_tuning_says_so() {
-    let off = Tuning { scan_chunk: 0, ..Tuning::nvidia() };
+    let off = Tuning { scan_chunks: false, ..Tuning::nvidia() };
     for (rows, tuning, template) in [
         (31, Tuning::nvidia(), "gated_delta"),
         (32, Tuning::nvidia(), "gated_delta_chunks"),

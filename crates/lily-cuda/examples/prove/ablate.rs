@@ -66,9 +66,9 @@ fn variants(args: &ModelArgs) -> Result<Vec<Variant>> {
     add("one chain", fusions, &|o| o.submission = Submission::Chain);
     add("stream, no graph", fusions, &|o| o.submission = Submission::Stream);
     add("without GQA packing", fusions, &|o| o.tuning.gqa_packing = false);
-    add("scan by blocks of four tokens", fusions, &|o| o.tuning.scan_chunk = 0);
+    add("scan by blocks of four tokens", fusions, &|o| o.tuning.scan_chunks = false);
     add("scan token by token", fusions, &|o| {
-        o.tuning.scan_chunk = 0;
+        o.tuning.scan_chunks = false;
         o.tuning.scan_block = 1;
     });
     add("rows without tensor cores", fusions, &|o| o.tuning.row_tiles = false);

@@ -89,7 +89,7 @@ fn lanes(lanes: usize, key_dim: usize) -> usize {
 
 /// Whether a scan goes by chunks of tokens: what chunk.h requires, and rows enough.
 fn by_chunks(cx: &Context<'_>, op: &GatedDelta) -> bool {
-    cx.tuning.scan_chunk > 0
+    cx.tuning.scan_chunks
         && op.rows >= Tuning::SCAN_CHUNK_ROWS
         && op.key_dim.is_multiple_of(32)
         && op.key_dim <= 128

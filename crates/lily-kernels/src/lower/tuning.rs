@@ -54,10 +54,9 @@ pub struct Tuning {
     /// fit into threadgroup memory. Changes the order of sums; 1 is the rule token by token. By NVRTC's
     /// count a thread needs 95, 128 and 231 registers for 1, 2 and 4; Apple GPUs have 128.
     pub scan_block: usize,
-    /// Tokens of a chunk of the scan by matrix tiles, 16, which steps of [`Tuning::SCAN_CHUNK_ROWS`] rows
-    /// or more then take; 0: none does. Changes the order of sums, and products go through bf16 in two
-    /// pieces.
-    pub scan_chunk: usize,
+    /// Scans of [`Tuning::SCAN_CHUNK_ROWS`] rows or more go by chunks of 16 tokens, through matrix tiles.
+    /// Changes the order of sums, and products go through bf16 in two pieces.
+    pub scan_chunks: bool,
     /// Lanes that share a row of the state of Gated DeltaNet: 4, 8 or 16; 4 where a row is too short for
     /// more. More lanes read a key for more rows, but have more partial sums to add.
     pub delta_lanes: usize,
@@ -86,7 +85,7 @@ impl Default for Tuning {
             attention_heads: 2,
             attention_tile: AttentionTile { simdgroups: (2, 4), keys: 16, buffers: 1 },
             scan_block: 2,
-            scan_chunk: 0,
+            scan_chunks: false,
             delta_lanes: 8,
             mix_lanes: 8,
             delta_cluster: 1,
@@ -120,7 +119,7 @@ impl Tuning {
             attention_heads: 4,
             attention_tile: AttentionTile { simdgroups: (8, 1), keys: 16, buffers: 2 },
             scan_block: 4,
-            scan_chunk: 16,
+            scan_chunks: true,
             delta_lanes: 4,
             mix_lanes: 8,
             delta_cluster: 4,
