@@ -1,24 +1,38 @@
 //! Zeroed aligned allocations, and the one place that turns a plan's regions into slices.
 
-use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::ptr::NonNull;
 
 use lily_device::DeviceError;
 use lily_plan::buffer::Region;
+use memmap2::{MmapMut, MmapOptions};
 
 /// Alignment of every buffer in bytes: a cache line, and the widest vector register.
 pub(crate) const ALIGN: usize = 64;
 
-/// Zeroed bytes at a 64-byte boundary; pages never touched cost no resident memory.
+/// Zeroed pages of the system, which take memory when they are first touched, by the thread that
+/// touches them; `None` where no bytes are asked for. `what` names them in the error.
+pub(crate) fn zeroed_pages(what: &str, bytes: u64) -> Result<Option<MmapMut>, DeviceError> {
+    if bytes == 0 {
+        return Ok(None);
+    }
+    let error = || DeviceError::Memory { what: what.to_owned(), bytes };
+    let len = usize::try_from(bytes).map_err(|_| error())?;
+    let pages = MmapOptions::new().len(len).map_anon().map_err(|_| error())?;
+    Ok(Some(pages))
+}
+
+/// Zeroed bytes at the start of a page; what is never touched costs no resident memory.
 #[derive(Debug)]
 pub(crate) struct AlignedBytes {
     base: NonNull<u8>,
     bytes: usize,
+    /// Keeps them; reached only through `base`.
+    _pages: Option<MmapMut>,
 }
 
-// SAFETY: the allocation is owned, plain memory without thread affinity.
+// SAFETY: the pages are owned, plain memory without thread affinity.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: shared access gives out only an address; whoever dereferences it answers for races.
 unsafe impl Sync for AlignedBytes {}
@@ -26,15 +40,11 @@ unsafe impl Sync for AlignedBytes {}
 impl AlignedBytes {
     /// Allocates `bytes` zeroed bytes; `what` names them in the error.
     pub(crate) fn zeroed(what: &str, bytes: u64) -> Result<Self, DeviceError> {
-        let error = || DeviceError::Memory { what: what.to_owned(), bytes };
-        let size = usize::try_from(bytes).map_err(|_| error())?;
-        if size == 0 {
-            return Ok(AlignedBytes { base: NonNull::dangling(), bytes: 0 });
-        }
-        let layout = Layout::from_size_align(size, ALIGN).map_err(|_| error())?;
-        // SAFETY: the layout has a non-zero size.
-        let base = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or_else(error)?;
-        Ok(AlignedBytes { base, bytes: size })
+        let mut pages = zeroed_pages(what, bytes)?;
+        let base =
+            pages.as_deref_mut().map_or(NonNull::dangling(), |pages| NonNull::from(pages).cast());
+        let bytes = pages.as_deref().map_or(0, <[u8]>::len);
+        Ok(AlignedBytes { base, bytes, _pages: pages })
     }
 
     /// Allocates a copy of these bytes.
@@ -46,7 +56,7 @@ impl AlignedBytes {
 
     /// All bytes.
     pub(crate) fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: the allocation has that many initialised bytes, and `&mut self` excludes every
+        // SAFETY: the pages have that many initialised bytes, and `&mut self` excludes every
         // other access.
         unsafe { std::slice::from_raw_parts_mut(self.base.as_ptr(), self.bytes) }
     }
@@ -59,17 +69,6 @@ impl AlignedBytes {
     /// Size in bytes.
     pub(crate) fn len(&self) -> usize {
         self.bytes
-    }
-}
-
-impl Drop for AlignedBytes {
-    fn drop(&mut self) {
-        if self.bytes != 0 {
-            let layout =
-                Layout::from_size_align(self.bytes, ALIGN).expect("checked when allocated");
-            // SAFETY: `base` came from `alloc_zeroed` with this very layout and is freed once.
-            unsafe { dealloc(self.base.as_ptr(), layout) }
-        }
     }
 }
 
@@ -177,6 +176,20 @@ mod tests {
         let region = Region { buffer: BufferId(0), bytes: 0..1000 };
         // SAFETY: nothing writes.
         assert!(unsafe { memory.read::<f32>(&region, 0..250) }.iter().all(|&x| x == 0.0));
+    }
+
+    #[cfg(target_os = "linux")]
+    #[test]
+    fn bytes_that_are_never_touched_cost_no_resident_memory() {
+        let resident = || -> usize {
+            let pages = std::fs::read_to_string("/proc/self/statm").unwrap();
+            pages.split(' ').nth(1).unwrap().parse::<usize>().unwrap() * 4096
+        };
+        let before = resident();
+        let bytes = AlignedBytes::zeroed("KV cache", 1 << 30).unwrap();
+        assert_eq!(bytes.len(), 1 << 30);
+        // Other tests run beside this one.
+        assert!(resident() < before + (1 << 29));
     }
 
     #[test]

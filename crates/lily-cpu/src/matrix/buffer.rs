@@ -1,7 +1,13 @@
 //! Memory of a packed matrix.
 
 use lily_device::DeviceError;
-use memmap2::{MmapMut, MmapOptions};
+use memmap2::MmapMut;
+
+use crate::memory::zeroed_pages;
+
+/// From here on huge pages are worth asking for.
+#[cfg(target_os = "linux")]
+const HUGE: usize = 4 << 20;
 
 /// Zeroed pages of their own: they are touched first by the thread that fills them, and large ones
 /// ask the system for huge pages.
@@ -9,10 +15,6 @@ use memmap2::{MmapMut, MmapOptions};
 pub(super) struct Buffer {
     pages: Option<MmapMut>,
 }
-
-/// From here on huge pages are worth asking for.
-#[cfg(target_os = "linux")]
-const HUGE: usize = 4 << 20;
 
 /// Element types of which every bit pattern is a value.
 pub(super) trait Plain: Copy {}
@@ -22,23 +24,15 @@ impl Plain for u32 {}
 impl Plain for f32 {}
 
 impl Buffer {
+    /// `bytes` is `None` where the number overflows.
     pub(super) fn zeroed(what: &str, bytes: Option<usize>) -> Result<Self, DeviceError> {
-        let refused = |_| DeviceError::Memory {
-            what: what.to_owned(),
-            bytes: bytes.map_or(u64::MAX, |b| b as u64),
-        };
-        let bytes =
-            bytes.ok_or(()).map_err(|()| refused(std::io::ErrorKind::OutOfMemory.into()))?;
-        if bytes == 0 {
-            return Ok(Buffer { pages: None });
-        }
-        let pages = MmapOptions::new().len(bytes).map_anon().map_err(refused)?;
+        let pages = zeroed_pages(what, bytes.map_or(u64::MAX, |bytes| bytes as u64))?;
         #[cfg(target_os = "linux")]
-        if bytes >= HUGE {
+        if let Some(pages) = pages.as_ref().filter(|pages| pages.len() >= HUGE) {
             // Advice: where the system has no huge pages, ordinary ones serve.
             let _ = pages.advise(memmap2::Advice::HugePage);
         }
-        Ok(Buffer { pages: Some(pages) })
+        Ok(Buffer { pages })
     }
 
     pub(super) fn bytes(&self) -> &[u8] {
