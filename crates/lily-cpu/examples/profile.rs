@@ -1,5 +1,5 @@
 //! Time by kind of operation: `profile DIR [PROMPT [STEPS [ISA]]]` runs a prompt of `PROMPT` tokens and
-//! then `STEPS` decode steps.
+//! then `STEPS` decode steps. `LILY_THREADS` is the number of threads.
 #![allow(clippy::print_stdout, reason = "a program for the terminal")]
 
 use std::path::Path;
@@ -20,9 +20,10 @@ fn main() -> Result<(), Failure> {
     let prompt = args.next().map_or(Ok(512), |n| n.parse::<usize>())?;
     let steps = args.next().map_or(Ok(32), |n| n.parse::<usize>())?;
     let isa = args.next().map(|word| word.parse()).transpose()?;
+    let threads = std::env::var("LILY_THREADS").ok().map(|n| n.parse()).transpose()?;
     let checkpoint = Checkpoint::open(Path::new(&dir))?;
-    let mut model = CpuDevice::new(CpuOptions { isa, ..CpuOptions::default() })
-        .load_model(&checkpoint, &NoProgress)?;
+    let mut model =
+        CpuDevice::new(CpuOptions { isa, threads }).load_model(&checkpoint, &NoProgress)?;
     let mut prepare = |phase, rows| -> Result<_, Failure> {
         let options = BuildOptions::new(phase, rows, 2 * (prompt + steps));
         let plan = build(checkpoint.config(), checkpoint.manifest(), &options)?;

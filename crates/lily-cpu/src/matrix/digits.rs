@@ -175,14 +175,8 @@ impl<const BITS: usize, const M: usize> ByteKernel for Affine<'_, BITS, M> {
     fn run<S: Bytes>(self, s: S) {
         let tiles = (self.tiles, self.layout.tile());
         let target = (self.target, self.row);
-        let mut tile = 0;
-        if M == 1 && S::TILES == 4 {
-            tile = self.side_by_side::<4>(s, tiles, tile, target);
-        }
-        if S::TILES >= 2 {
-            tile = self.side_by_side::<2>(s, tiles, tile, target);
-        }
-        self.side_by_side::<1>(s, tiles, tile, target);
+        // One after the other: memory comes fastest in one stream (two are 4 % slower on Zen 5, four 12 %).
+        self.side_by_side::<1>(s, tiles, 0, target);
     }
 }
 

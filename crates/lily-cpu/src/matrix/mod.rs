@@ -92,6 +92,9 @@ pub struct Matrix {
     tiles: Buffer,
 }
 
+/// Bytes that one task reads at most, more or less: the last tasks of a product end together.
+const TASK_BYTES: usize = 1 << 20;
+
 /// Output columns that [`Matrix::multiply_gated`] computes before it combines them.
 const GATED_TILES: usize = 8;
 
@@ -162,7 +165,8 @@ impl Matrix {
     /// task costs more than it gains.
     pub fn tiles_per_task(&self, products: usize, threads: usize) -> usize {
         let tiles = self.n_tiles() * products;
-        let per_task = tiles.div_ceil(threads.max(1) * 4).max(8);
+        let most = (TASK_BYTES / tile_bytes(&self.shape)).max(8);
+        let per_task = tiles.div_ceil(threads.max(1) * 4).clamp(8, most);
         per_task.min(self.n_tiles()).max(1)
     }
 

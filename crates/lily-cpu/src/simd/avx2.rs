@@ -41,7 +41,7 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -130,8 +130,6 @@ impl<const VNNI: bool> Simd for Avx2<VNNI> {
 }
 
 impl Bytes for Avx2<true> {
-    const TILES: usize = 1;
-
     #[inline(always)]
     fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         // SAFETY: an `Avx2<true>` exists only where AVX-VNNI does.

@@ -41,7 +41,7 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     #[inline(always)]
     fn prefetch(self, at: *const u8) {
         // SAFETY: a prefetch never faults, whatever the address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) }
+        unsafe { _mm_prefetch::<_MM_HINT_NTA>(at.cast()) }
     }
     #[inline(always)]
     fn splat(self, x: f32) -> Self::F {
@@ -66,6 +66,13 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     #[inline(always)]
     fn mul_add(self, a: Self::F, b: Self::F, c: Self::F) -> Self::F {
         intrinsics!(_mm512_fmadd_ps(a, b, c))
+    }
+    /// Sums of two vectors that have the lanes of both, four times over.
+    #[inline(always)]
+    fn totals(self, v: [Self::F; 16]) -> Self::F {
+        let v: [_; 8] = std::array::from_fn(|i| self.add_lanes(v[2 * i], v[2 * i + 1]));
+        let v: [_; 4] = std::array::from_fn(|i| self.add_pairs(v[2 * i], v[2 * i + 1]));
+        self.add_quarters(self.add_quarters(v[0], v[1]), self.add_quarters(v[2], v[3]))
     }
     #[inline(always)]
     fn splat_u32(self, x: u32) -> Self::U {
@@ -113,9 +120,33 @@ impl<const VNNI: bool> Simd for Avx512<VNNI> {
     }
 }
 
-impl Bytes for Avx512<true> {
-    const TILES: usize = 4;
+impl<const VNNI: bool> Avx512<VNNI> {
+    /// Of each quarter `[a0 + a2, b0 + b2, a1 + a3, b1 + b3]`.
+    #[inline(always)]
+    fn add_lanes(self, a: __m512, b: __m512) -> __m512 {
+        intrinsics!(_mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)))
+    }
+    /// Of each quarter `[a0 + a2, a1 + a3, b0 + b2, b1 + b3]`.
+    #[inline(always)]
+    fn add_pairs(self, a: __m512, b: __m512) -> __m512 {
+        intrinsics!({
+            let (a, b) = (_mm512_castps_pd(a), _mm512_castps_pd(b));
+            let (low, high) = (_mm512_unpacklo_pd(a, b), _mm512_unpackhi_pd(a, b));
+            _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high))
+        })
+    }
+    /// Quarters `[a0 + a1, a2 + a3, b0 + b1, b2 + b3]`.
+    #[inline(always)]
+    fn add_quarters(self, a: __m512, b: __m512) -> __m512 {
+        intrinsics!({
+            let (even, odd) =
+                (_mm512_shuffle_f32x4::<0x88>(a, b), _mm512_shuffle_f32x4::<0xdd>(a, b));
+            _mm512_add_ps(even, odd)
+        })
+    }
+}
 
+impl Bytes for Avx512<true> {
     #[inline(always)]
     fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         // SAFETY: an `Avx512<true>` exists only where VNNI does.

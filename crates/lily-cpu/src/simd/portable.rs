@@ -93,8 +93,6 @@ impl Simd for Portable {
 }
 
 impl Bytes for Portable {
-    const TILES: usize = 4;
-
     #[inline(always)]
     fn dot4(self, sum: Self::U, a: Self::U, b: Self::U) -> Self::U {
         from_fn(|i| {

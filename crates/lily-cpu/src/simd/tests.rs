@@ -31,6 +31,26 @@ fn every_half_widens_exactly_on_every_instruction_set() {
     }
 }
 
+struct Totals<'a>(&'a [[f32; 16]; 16], &'a mut [f32; 16]);
+
+impl Kernel for Totals<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        s.store(s.totals(std::array::from_fn(|i| s.load(&self.0[i]))), self.1);
+    }
+}
+
+#[test]
+fn totals_are_the_sums_of_the_lanes_of_each_vector_on_every_instruction_set() {
+    // A bit per lane tells the lanes apart, a factor the vectors, and the sums are exact.
+    let lanes = std::array::from_fn(|i| std::array::from_fn(|j| ((1 + i * i) << j) as f32));
+    for isa in Isa::available() {
+        let mut totals = [0.0; 16];
+        isa.run(Totals(&lanes, &mut totals));
+        assert_eq!(totals, std::array::from_fn(|i| ((1 + i * i) * 0xffff) as f32), "{isa}");
+    }
+}
+
 #[test]
 fn an_instruction_set_is_found_by_its_name() {
     for isa in Isa::ALL {

@@ -9,6 +9,7 @@
 //! the keys are cut at fixed positions, each task leaves a partial softmax, and the task that ends
 //! last merges them in order, so the result does not depend on who was last.
 
+mod few_rows;
 mod split;
 
 use std::ops::Range;
@@ -170,6 +171,13 @@ impl Attention {
     fn attend(&self, run: &Run<'_>, share: &Share, partial: &mut [f32], work: &mut [f32]) {
         let op = &self.op;
         let (dim, group) = (op.head_dim, self.group());
+        if share.rows.len() <= SPLIT_ROWS && dim.is_multiple_of(few_rows::ELEMENTS) {
+            return if self.bf16_cache {
+                self.attend_few::<bf16>(run, share, partial, work)
+            } else {
+                self.attend_few::<f32>(run, share, partial, work)
+            };
+        }
         let layout = layout(share.rows.len(), group, dim);
         let (q_transposed, rest) = work.split_at_mut(layout.queries * dim);
         q_transposed.fill(0.0);
@@ -199,6 +207,56 @@ impl Attention {
             // Key `first_position + r` is hidden from the rows before `r`.
             let hidden = Hidden { start, first_position, group };
             block(run.isa, q_transposed, k, v, hidden, scores, max, sum, out);
+        }
+    }
+
+    /// As [`Attention::attend`], for few rows.
+    fn attend_few<T: few_rows::Stored>(
+        &self,
+        run: &Run<'_>,
+        share: &Share,
+        partial: &mut [f32],
+        work: &mut [f32],
+    ) {
+        let op = &self.op;
+        let (dim, group) = (op.head_dim, self.group());
+        let layout = layout(share.rows.len(), group, dim);
+        let (queries, work) = work.split_at_mut(layout.queries * dim);
+        let (row, rest) = queries.split_at_mut(share.rows.len() * group * dim);
+        for (row, out) in share.rows.clone().zip(row.chunks_exact_mut(group * dim)) {
+            let at = (row * op.n_heads + share.kv_head * group) * dim;
+            // SAFETY: the plan's hazards exclude writers of `q`.
+            let q = unsafe { run.memory.read::<f32>(&op.q, at..at + group * dim) };
+            for (out, q) in out.iter_mut().zip(q) {
+                *out = q * op.scale;
+            }
+        }
+        rest.fill(0.0);
+        let (state, out) = partial.split_at_mut(2 * layout.queries);
+        let (max, sum) = state.split_at_mut(layout.queries);
+        max.fill(f32::NEG_INFINITY);
+        sum.fill(0.0);
+        out.fill(0.0);
+        let mut carried = few_rows::Carried { max, sum, out };
+        let rows = |cache: &Region, keys: Range<usize>| {
+            let first = share.kv_head * op.capacity;
+            let elements = (first + keys.start) * dim..(first + keys.end) * dim;
+            // SAFETY: an earlier stage appended; the plan's hazards exclude writers in this one.
+            unsafe { run.memory.read::<T>(cache, elements) }
+        };
+        let first_position = run.active.position + share.rows.start;
+        let block = |start: usize| start..(start + KEY_BLOCK).min(share.keys.end);
+        for start in share.keys.clone().step_by(KEY_BLOCK) {
+            let keys = block(start);
+            let cache = few_rows::Cache {
+                k: rows(&op.k_cache, keys.clone()),
+                v: rows(&op.v_cache, keys.clone()),
+                next_k: rows(&op.k_cache, block(keys.end)),
+            };
+            // A row sees the keys up to its own position.
+            let visible = |query: usize| (first_position + query / group + 1).saturating_sub(start);
+            let work = &mut work[..few_rows::work(layout.queries)];
+            few_rows::attend(run.isa, queries, &cache, visible, work, &mut carried);
         }
     }
 

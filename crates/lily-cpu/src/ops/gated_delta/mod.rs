@@ -16,7 +16,7 @@ use crate::weights::Weights;
 const RECURRENT_ROWS: usize = 16;
 
 /// State rows of a task come in multiples of this.
-const VALUE_UNIT: usize = 8;
+const VALUE_UNIT: usize = 16;
 
 const L2_EPS: f32 = 1e-6;
 

@@ -5,7 +5,8 @@
 
 use super::super::math::{Arithmetic, dot, per_isa, whole};
 use super::super::{Run, Workspace};
-use super::{GatedDelta, Slice, l2_norm};
+use super::{GatedDelta, Slice, VALUE_UNIT, l2_norm};
+use crate::simd::{Kernel, Simd};
 
 /// One token of one head: key, query, their product, decay and write strength.
 #[derive(Clone, Copy)]
@@ -30,14 +31,76 @@ impl GatedDelta {
             let (log_decay, beta) = self.gates_at(run, row, slice.head);
             let token = Token { k, q, decay: log_decay.exp(), beta };
             // SAFETY: tasks have disjoint slices of the outputs.
-            step(run.isa, token, v, state, unsafe { self.out(run, row, slice) });
+            let out = unsafe { self.out(run, row, slice) };
+            // All slices of a head go the same way, so that their number changes no result.
+            if dim.is_multiple_of(LANES) && op.value_dim.is_multiple_of(LANES) {
+                let key_query = k.iter().zip(&*q).map(|(k, q)| k * q).sum();
+                run.isa.run(Step { token, key_query, v, state, out });
+            } else {
+                step(run.isa, token, v, state, out);
+            }
+        }
+    }
+}
+
+const LANES: usize = 16;
+/// Rows whose products are under way at a time.
+const SIDE: usize = 4;
+const _: () = assert!(VALUE_UNIT == LANES);
+
+/// Updates state rows by one token and reads them out, sixteen at a time: `v` and `out` have an element
+/// for each row.
+struct Step<'a> {
+    token: Token<'a>,
+    key_query: f32,
+    v: &'a [f32],
+    state: &'a mut [f32],
+    out: &'a mut [f32],
+}
+
+impl Kernel for Step<'_> {
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Token { k, q, decay, beta } = self.token;
+        let (k, q) = (k.as_chunks::<LANES>().0, q.as_chunks::<LANES>().0);
+        let (v, out) = (self.v.as_chunks::<LANES>().0, self.out.as_chunks_mut::<LANES>().0);
+        let mut sets = self.state.as_chunks_mut::<LANES>().0.chunks_exact_mut(LANES * k.len());
+        let decay = s.splat(decay);
+        for (v, out) in v.iter().zip(out) {
+            let Some(rows) = sets.next() else { return };
+            let (mut by_key, mut by_query) = ([s.zero(); LANES], [s.zero(); LANES]);
+            for first in (0..LANES).step_by(SIDE) {
+                let rows: [&[[f32; LANES]]; SIDE] =
+                    std::array::from_fn(|i| &rows[(first + i) * k.len()..][..k.len()]);
+                let (mut u, mut w) = ([s.zero(); SIDE], [s.zero(); SIDE]);
+                for at in 0..k.len() {
+                    let (k, q) = (s.load(&k[at]), s.load(&q[at]));
+                    for i in 0..SIDE {
+                        let state = s.load(&rows[i][at]);
+                        u[i] = s.mul_add(state, k, u[i]);
+                        w[i] = s.mul_add(state, q, w[i]);
+                    }
+                }
+                by_key[first..first + SIDE].copy_from_slice(&u);
+                by_query[first..first + SIDE].copy_from_slice(&w);
+            }
+            let (u, w) = (s.mul(decay, s.totals(by_key)), s.mul(decay, s.totals(by_query)));
+            let d = s.mul(s.splat(beta), s.mul_add(s.splat(-1.0), u, s.load(v)));
+            s.store(s.mul_add(d, s.splat(self.key_query), w), out);
+            let mut written = [0.0; LANES];
+            s.store(d, &mut written);
+            for (d, row) in written.iter().zip(rows.chunks_exact_mut(k.len())) {
+                let d = s.splat(*d);
+                for (state, k) in row.iter_mut().zip(k) {
+                    s.store(s.mul_add(d, s.load(k), s.mul(decay, s.load(state))), state);
+                }
+            }
         }
     }
 }
 
 /// State rows that share the loads of key and query.
 const ROWS: usize = 4;
-const LANES: usize = 8;
 
 #[inline(always)]
 fn step_rows<A: Arithmetic>(token: Token<'_>, v: &[f32], state: &mut [f32], out: &mut [f32]) {
