@@ -20,13 +20,13 @@ CHUNK = 4096
 # One H200: read bandwidth and bf16 products as measured, f32 as NVIDIA states it (the scan).
 H200 = {"bandwidth": 4.42e12, "matrix": 793e12, "vector": 67e12}
 # Tokens per second on it (docs/h200.md).
-H200_DECODE = {512: 943, 4096: 907, 32768: 753, 131072: 479}
-H200_PREFILL = {512: 25000, 4096: 40130, 32768: 30080, 131072: 16260}
+H200_DECODE = {512: 944, 4096: 913, 32768: 753, 131072: 479}
+H200_PREFILL = {512: 25200, 4096: 39930, 32768: 30080, 131072: 16070}
 # Microseconds that all steps of a kind add to a token after 512 tokens (prove.sh trace).
 DECODE_US = {
-    "linear_attn.in_proj": 150, "linear_attn.mix": 123, "linear_attn.out_proj + self_attn.o_proj": 116,
-    "mlp.gates": 88, "mlp.routed_swiglu": 291, "mlp.routed_down": 136, "self_attn.qkv_proj": 35,
-    "self_attn.split": 53, "self_attn.merge": 34, "lm_head": 67, "argmax + advance": 4,
+    "linear_attn.in_proj": 150, "linear_attn.mix": 130, "linear_attn.out_proj + self_attn.o_proj": 120,
+    "mlp.gates": 90, "mlp.routed_swiglu": 270, "mlp.routed_down": 135, "self_attn.qkv_proj": 35,
+    "self_attn.split": 51, "self_attn.merge": 34, "lm_head": 66, "argmax + advance": 5,
 }
 # Microseconds of all launches of a kind in one run, one by one under ncu (caches flushed before each).
 PREFILL_US = {  # (chunk of 4095 rows, chunk of 511 rows); launches of four layers, times how often there are such layers
