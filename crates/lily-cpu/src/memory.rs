@@ -81,6 +81,8 @@ pub(crate) unsafe trait Element: Copy {}
 unsafe impl Element for f32 {}
 // SAFETY: every bit pattern is a `u32`.
 unsafe impl Element for u32 {}
+// SAFETY: every bit pattern is a `u16`.
+unsafe impl Element for u16 {}
 // SAFETY: `bf16` is a transparent `u16`.
 unsafe impl Element for half::bf16 {}
 

@@ -17,7 +17,7 @@ pub(super) struct Buffer {
 }
 
 /// Element types of which every bit pattern is a value.
-pub(super) trait Plain: Copy {}
+pub(crate) trait Plain: Copy {}
 impl Plain for u8 {}
 impl Plain for u16 {}
 impl Plain for u32 {}

@@ -90,15 +90,15 @@ pub(super) fn expand_affine<S: Simd, const BITS: usize>(
 }
 
 /// A stored float type.
-pub(super) trait Stored {
+pub(crate) trait Stored {
     /// Its bits.
     type Bits: Plain;
     fn widen<S: Simd>(s: S, line: &[Self::Bits; 16]) -> S::F;
 }
 
-pub(super) struct Bf16;
-pub(super) struct F16;
-pub(super) struct F32;
+pub(crate) struct Bf16;
+pub(crate) struct F16;
+pub(crate) struct F32;
 
 impl Stored for Bf16 {
     type Bits = u16;

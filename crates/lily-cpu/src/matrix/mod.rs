@@ -19,6 +19,7 @@ mod rows;
 #[cfg(test)]
 mod tests;
 
+pub(crate) use dequant::{Bf16, F32, Stored};
 pub use rows::{OutRows, RowIndex, XRows};
 
 use std::ops::Range;

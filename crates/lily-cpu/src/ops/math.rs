@@ -132,7 +132,7 @@ pub(super) fn dot<A: Arithmetic>(a: &[f32], b: &[f32]) -> f32 {
 /// Keeps partial sums in whole vectors: where the compiler sees the horizontal sum that follows, it
 /// cuts the loop before into pairs of lanes.
 #[inline(always)]
-pub(super) fn whole<T>(sums: T) -> T {
+fn whole<T>(sums: T) -> T {
     std::hint::black_box(sums)
 }
 

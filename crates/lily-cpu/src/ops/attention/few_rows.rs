@@ -4,11 +4,9 @@
 //! lie in memory, and asked for ahead. Scores are sums along the elements of keys, sixteen of them brought
 //! into the lanes of one vector at a time; they lie by query, so the softmax runs along keys.
 
-use half::bf16;
-
 use super::super::math::{Arithmetic, exp, per_isa};
 use super::KEY_BLOCK;
-use crate::memory::Element;
+use crate::matrix::Stored;
 use crate::simd::{Isa, Kernel, Simd};
 
 /// Head sizes come in multiples of this.
@@ -21,30 +19,11 @@ const LANES: usize = 16;
 const SIDE: usize = 4;
 const LINE: usize = 64;
 
-/// An element of the KV cache.
-pub(super) trait Stored: Element {
-    fn widen<S: Simd>(s: S, line: &[Self; LANES]) -> S::F;
-}
-
-impl Stored for f32 {
-    #[inline(always)]
-    fn widen<S: Simd>(s: S, line: &[f32; LANES]) -> S::F {
-        s.load(line)
-    }
-}
-
-impl Stored for bf16 {
-    #[inline(always)]
-    fn widen<S: Simd>(s: S, line: &[bf16; LANES]) -> S::F {
-        s.bf16_to_f32(s.load_u16(&line.map(bf16::to_bits)))
-    }
-}
-
 /// Keys and values of one block, `[key][element]`, and the keys of the block that comes after it.
-pub(super) struct Cache<'a, T> {
-    pub(super) k: &'a [T],
-    pub(super) v: &'a [T],
-    pub(super) next_k: &'a [T],
+pub(super) struct Cache<'a, D: Stored> {
+    pub(super) k: &'a [D::Bits],
+    pub(super) v: &'a [D::Bits],
+    pub(super) next_k: &'a [D::Bits],
 }
 
 /// What queries carry from block to block: `[query]`, and `[query][element]`, not normalised.
@@ -61,10 +40,10 @@ pub(super) fn work(queries: usize) -> usize {
 
 /// One step of the running softmax. `queries` is `[query][element]`, scaled; `visible(query)` is how many
 /// keys of the block a query sees; `work` has [`work`] floats.
-pub(super) fn attend<T: Stored>(
+pub(super) fn attend<D: Stored>(
     isa: Isa,
     queries: &[f32],
-    cache: &Cache<'_, T>,
+    cache: &Cache<'_, D>,
     visible: impl Fn(usize) -> usize,
     work: &mut [f32],
     carried: &mut Carried<'_>,
@@ -85,21 +64,21 @@ pub(super) fn attend<T: Stored>(
 }
 
 /// `scores[query][key]`; those past the last key are left as they are.
-struct Scores<'a, T> {
+struct Scores<'a, D: Stored> {
     dim: usize,
     queries: &'a [f32],
-    cache: &'a Cache<'a, T>,
+    cache: &'a Cache<'a, D>,
     scores: &'a mut [[f32; KEY_BLOCK]],
 }
 
-impl<T: Stored> Kernel for Scores<'_, T> {
+impl<D: Stored> Kernel for Scores<'_, D> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let Scores { dim, queries, cache, scores } = self;
         let keys = cache.k.len() / dim;
         for first in (0..keys).step_by(SIDE) {
             // Behind the last key it stands in for those that a vector still has room for.
-            let keys: [&[T]; SIDE] =
+            let keys: [&[D::Bits]; SIDE] =
                 std::array::from_fn(|i| &cache.k[(first + i).min(keys - 1) * dim..][..dim]);
             let queries = queries.chunks_exact(SIDE * dim).zip(scores.chunks_exact_mut(SIDE));
             for (set, (queries, scores)) in queries.enumerate() {
@@ -110,7 +89,7 @@ impl<T: Stored> Kernel for Scores<'_, T> {
                     ask(s, &values[..values.len().min(SIDE * dim)]);
                 }
                 let mut sums = [0.0; SIDE * SIDE];
-                s.store(s.totals(sums_of(s, queries, keys)), &mut sums);
+                s.store(s.totals(sums_of::<S, D>(s, queries, keys)), &mut sums);
                 for (scores, sums) in scores.iter_mut().zip(sums.as_chunks::<SIDE>().0) {
                     scores[first..first + SIDE].copy_from_slice(sums);
                 }
@@ -129,16 +108,16 @@ fn ask<S: Simd, T>(s: S, memory: &[T]) {
 
 /// Products of each query with each key, by lanes.
 #[inline(always)]
-fn sums_of<S: Simd, T: Stored>(
+fn sums_of<S: Simd, D: Stored>(
     s: S,
     queries: [&[f32]; SIDE],
-    keys: [&[T]; SIDE],
+    keys: [&[D::Bits]; SIDE],
 ) -> [S::F; SIDE * SIDE] {
     let mut sums = [s.zero(); SIDE * SIDE];
     let queries = queries.map(|query| query.as_chunks::<LANES>().0);
     let keys = keys.map(|key| key.as_chunks::<LANES>().0);
     for at in 0..queries[0].len() {
-        let keys: [S::F; SIDE] = std::array::from_fn(|i| T::widen(s, &keys[i][at]));
+        let keys: [S::F; SIDE] = std::array::from_fn(|i| D::widen(s, &keys[i][at]));
         for i in 0..SIDE {
             let query = s.load(&queries[i][at]);
             for j in 0..SIDE {
@@ -188,19 +167,19 @@ per_isa! {
 }
 
 /// `out[query] = correction · out[query] + Σ weight · value`.
-struct Values<'a, T> {
+struct Values<'a, D: Stored> {
     dim: usize,
     weights: &'a [[f32; KEY_BLOCK]],
     corrections: &'a [f32],
-    cache: &'a Cache<'a, T>,
+    cache: &'a Cache<'a, D>,
     out: &'a mut [f32],
 }
 
-impl<T: Stored> Kernel for Values<'_, T> {
+impl<D: Stored> Kernel for Values<'_, D> {
     #[inline(always)]
     fn run<S: Simd>(mut self, s: S) {
         // As many sums as there are registers for.
-        if S::GEMV_TILES == 4 {
+        if S::GEMM_ROWS >= 8 && S::GEMM_TILES >= 2 {
             self.panels::<S, 8, 2>(s);
         } else {
             self.panels::<S, 4, 1>(s);
@@ -208,7 +187,7 @@ impl<T: Stored> Kernel for Values<'_, T> {
     }
 }
 
-impl<T: Stored> Values<'_, T> {
+impl<D: Stored> Values<'_, D> {
     /// Panels of `C` vectors of elements, `Q` queries at a time.
     #[inline(always)]
     fn panels<S: Simd, const Q: usize, const C: usize>(&mut self, s: S) {
@@ -231,7 +210,7 @@ impl<T: Stored> Values<'_, T> {
                         ask(s, coming);
                     }
                     let (values, _) = values[column..].as_chunks::<LANES>();
-                    let values: [S::F; C] = std::array::from_fn(|c| T::widen(s, &values[c]));
+                    let values: [S::F; C] = std::array::from_fn(|c| D::widen(s, &values[c]));
                     for (weights, sums) in weights.iter().zip(&mut sums) {
                         let weight = s.splat(weights[key]);
                         for (value, sum) in values.iter().zip(sums) {

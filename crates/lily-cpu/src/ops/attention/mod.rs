@@ -7,7 +7,8 @@
 //!
 //! Prefill: one task per key/value head and block of rows walks all its keys. A few rows (decode):
 //! the keys are cut at fixed positions, each task leaves a partial softmax, and the task that ends
-//! last merges them in order, so the result does not depend on who was last.
+//! last merges them in order, so the result does not depend on who was last. There the cache's bytes
+//! take the time, and queries lie as they come ([`few_rows`]).
 
 mod few_rows;
 mod split;
@@ -25,7 +26,8 @@ use super::math::{Arithmetic, exp, per_isa};
 use super::product::{Dims, Strided, product};
 use super::rope::is_bf16;
 use super::{Kernel, Part, Run, Workspace};
-use crate::memory::{AlignedBytes, Memory, Span};
+use crate::matrix::{Bf16, F32, Stored};
+use crate::memory::{AlignedBytes, Element, Memory, Span};
 
 /// Keys per step of the running softmax.
 const KEY_BLOCK: usize = 64;
@@ -173,9 +175,9 @@ impl Attention {
         let (dim, group) = (op.head_dim, self.group());
         if share.rows.len() <= SPLIT_ROWS && dim.is_multiple_of(few_rows::ELEMENTS) {
             return if self.bf16_cache {
-                self.attend_few::<bf16>(run, share, partial, work)
+                self.attend_few::<Bf16>(run, share, partial, work)
             } else {
-                self.attend_few::<f32>(run, share, partial, work)
+                self.attend_few::<F32>(run, share, partial, work)
             };
         }
         let layout = layout(share.rows.len(), group, dim);
@@ -211,7 +213,7 @@ impl Attention {
     }
 
     /// As [`Attention::attend`], for few rows.
-    fn attend_few<T: few_rows::Stored>(
+    fn attend_few<D: Stored<Bits: Element>>(
         &self,
         run: &Run<'_>,
         share: &Share,
@@ -242,13 +244,13 @@ impl Attention {
             let first = share.kv_head * op.capacity;
             let elements = (first + keys.start) * dim..(first + keys.end) * dim;
             // SAFETY: an earlier stage appended; the plan's hazards exclude writers in this one.
-            unsafe { run.memory.read::<T>(cache, elements) }
+            unsafe { run.memory.read::<D::Bits>(cache, elements) }
         };
         let first_position = run.active.position + share.rows.start;
         let block = |start: usize| start..(start + KEY_BLOCK).min(share.keys.end);
         for start in share.keys.clone().step_by(KEY_BLOCK) {
             let keys = block(start);
-            let cache = few_rows::Cache {
+            let cache = few_rows::Cache::<D> {
                 k: rows(&op.k_cache, keys.clone()),
                 v: rows(&op.v_cache, keys.clone()),
                 next_k: rows(&op.k_cache, block(keys.end)),

@@ -3,7 +3,7 @@
 //! `S ← α S; d = β (v − S k); S ← S + d kᵀ; out = S q` needs each state row once per token:
 //! with `u = S k` and `w = S q` of the old state, `d = β (v − α u)`, `out = α w + d (k · q)`.
 
-use super::super::math::{Arithmetic, dot, per_isa, whole};
+use super::super::math::{Arithmetic, dot, per_isa};
 use super::super::{Run, Workspace};
 use super::{GatedDelta, Slice, VALUE_UNIT, l2_norm};
 use crate::simd::{Kernel, Simd};
@@ -34,8 +34,7 @@ impl GatedDelta {
             let out = unsafe { self.out(run, row, slice) };
             // All slices of a head go the same way, so that their number changes no result.
             if dim.is_multiple_of(LANES) && op.value_dim.is_multiple_of(LANES) {
-                let key_query = k.iter().zip(&*q).map(|(k, q)| k * q).sum();
-                run.isa.run(Step { token, key_query, v, state, out });
+                run.isa.run(Step { token, v, state, out });
             } else {
                 step(run.isa, token, v, state, out);
             }
@@ -52,7 +51,6 @@ const _: () = assert!(VALUE_UNIT == LANES);
 /// for each row.
 struct Step<'a> {
     token: Token<'a>,
-    key_query: f32,
     v: &'a [f32],
     state: &'a mut [f32],
     out: &'a mut [f32],
@@ -64,10 +62,16 @@ impl Kernel for Step<'_> {
         let Token { k, q, decay, beta } = self.token;
         let (k, q) = (k.as_chunks::<LANES>().0, q.as_chunks::<LANES>().0);
         let (v, out) = (self.v.as_chunks::<LANES>().0, self.out.as_chunks_mut::<LANES>().0);
-        let mut sets = self.state.as_chunks_mut::<LANES>().0.chunks_exact_mut(LANES * k.len());
+        let sets = self.state.as_chunks_mut::<LANES>().0.chunks_exact_mut(LANES * k.len());
         let decay = s.splat(decay);
-        for (v, out) in v.iter().zip(out) {
-            let Some(rows) = sets.next() else { return };
+        let mut key_query = s.zero();
+        for (k, q) in k.iter().zip(q) {
+            key_query = s.mul_add(s.load(k), s.load(q), key_query);
+        }
+        let mut lanes = [0.0; LANES];
+        s.store(key_query, &mut lanes);
+        let key_query = s.splat(lanes.iter().sum());
+        for ((v, out), rows) in v.iter().zip(out).zip(sets) {
             let (mut by_key, mut by_query) = ([s.zero(); LANES], [s.zero(); LANES]);
             for first in (0..LANES).step_by(SIDE) {
                 let rows: [&[[f32; LANES]]; SIDE] =
@@ -86,7 +90,7 @@ impl Kernel for Step<'_> {
             }
             let (u, w) = (s.mul(decay, s.totals(by_key)), s.mul(decay, s.totals(by_query)));
             let d = s.mul(s.splat(beta), s.mul_add(s.splat(-1.0), u, s.load(v)));
-            s.store(s.mul_add(d, s.splat(self.key_query), w), out);
+            s.store(s.mul_add(d, key_query, w), out);
             let mut written = [0.0; LANES];
             s.store(d, &mut written);
             for (d, row) in written.iter().zip(rows.chunks_exact_mut(k.len())) {
@@ -99,68 +103,20 @@ impl Kernel for Step<'_> {
     }
 }
 
-/// State rows that share the loads of key and query.
-const ROWS: usize = 4;
-
+/// The same for rows of any length, one after the other.
 #[inline(always)]
 fn step_rows<A: Arithmetic>(token: Token<'_>, v: &[f32], state: &mut [f32], out: &mut [f32]) {
-    let dim = token.k.len();
-    let key_query = dot::<A>(token.k, token.q);
-    let groups = v.chunks(ROWS).zip(out.chunks_mut(ROWS)).zip(state.chunks_mut(ROWS * dim));
-    for ((v, out), rows) in groups {
-        // `v` holds as many rows as are left; the products do not depend on how many that is.
-        let (u, w) = match v.len() {
-            ROWS => products::<A, ROWS>(rows, token),
-            3 => padded(products::<A, 3>(rows, token)),
-            2 => padded(products::<A, 2>(rows, token)),
-            _ => padded(products::<A, 1>(rows, token)),
-        };
-        for (r, (s, (v, out))) in rows.chunks_exact_mut(dim).zip(v.iter().zip(out)).enumerate() {
-            let d = token.beta * (v - token.decay * u[r]);
-            for (s, k) in s.iter_mut().zip(token.k) {
-                *s = A::mul_add(d, *k, token.decay * *s);
-            }
-            *out = A::mul_add(d, key_query, token.decay * w[r]);
+    let Token { k, q, decay, beta } = token;
+    let key_query = dot::<A>(k, q);
+    for ((v, out), row) in v.iter().zip(out).zip(state.chunks_exact_mut(k.len())) {
+        let (u, w) = (dot::<A>(row, k), dot::<A>(row, q));
+        let d = beta * (v - decay * u);
+        for (s, k) in row.iter_mut().zip(k) {
+            *s = A::mul_add(d, *k, decay * *s);
         }
+        *out = A::mul_add(d, key_query, decay * w);
     }
 }
-
-/// `S k` and `S q` of `R` state rows.
-#[inline(always)]
-fn products<A: Arithmetic, const R: usize>(rows: &[f32], token: Token<'_>) -> ([f32; R], [f32; R]) {
-    let dim = token.k.len();
-    let rows: [&[f32]; R] = std::array::from_fn(|r| &rows[r * dim..(r + 1) * dim]);
-    let mut sums = [[[0.0f32; LANES]; R]; 2];
-    let vectors = dim / LANES * LANES;
-    for at in (0..vectors).step_by(LANES) {
-        let (k, q) = (&token.k[at..at + LANES], &token.q[at..at + LANES]);
-        for (r, row) in rows.iter().enumerate() {
-            let s = &row[at..at + LANES];
-            for lane in 0..LANES {
-                sums[0][r][lane] = A::mul_add(s[lane], k[lane], sums[0][r][lane]);
-                sums[1][r][lane] = A::mul_add(s[lane], q[lane], sums[1][r][lane]);
-            }
-        }
-    }
-    let [u, w] = whole(sums);
-    let total = |sums: [[f32; LANES]; R], x: &[f32]| -> [f32; R] {
-        std::array::from_fn(|r| {
-            let tail = rows[r][vectors..].iter().zip(&x[vectors..]);
-            let lanes: f32 = sums[r].iter().sum();
-            tail.fold(lanes, |sum, (s, x)| A::mul_add(*s, *x, sum))
-        })
-    };
-    (total(u, token.k), total(w, token.q))
-}
-
-/// Products of fewer rows in the shape of those of [`ROWS`].
-#[inline(always)]
-fn padded<const R: usize>((u, w): ([f32; R], [f32; R])) -> ([f32; ROWS], [f32; ROWS]) {
-    let pad = |x: [f32; R]| std::array::from_fn(|r| x.get(r).copied().unwrap_or(0.0));
-    (pad(u), pad(w))
-}
-
 per_isa! {
-    /// Updates state rows by one token and reads them out.
     fn step(token: Token<'_>, v: &[f32], state: &mut [f32], out: &mut [f32]) = step_rows
 }
