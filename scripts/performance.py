@@ -83,7 +83,7 @@ PUBLISHED_STAGES = 555  # of a decode step of the published Lily
 # Metal's tuning under NVRTC 13: registers and threads as the test prints them, bytes of threadgroup
 # memory from the assembler's log, threadgroups of one step by the launch (prefill: of 4096 rows).
 KERNELS = [
-    ("decode", "stacked_matvec (in_proj)", 64, 256, 10272, 386),
+    ("decode", "stacked_matvec (in_proj)", 80, 256, 10272, 386),
     ("decode", "stacked_matvec (qkv_proj)", 80, 256, 10272, 288),
     ("decode", "stacked_matvec (gates, 8-bit)", 80, 64, 10248, 129),
     ("decode", "stacked_matvec (lm_head)", 80, 256, 10272, 7760),
